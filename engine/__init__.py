@@ -1,0 +1,1 @@
+"""Lossless speculative decoding for vision-language models; knows nothing of terminals."""
