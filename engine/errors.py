@@ -1,16 +1,16 @@
 """The one error tree. Every foreign error is mapped to one of these where it is met.
 
-    RecapError                 message = one line: what is wrong, and the way out
-    ├── UsageError             the caller asked for something that cannot be (exit code 2)
-    ├── ModelError             a model that cannot be found, loaded or used here (exit code 1)
-    │   └── UnsupportedModel   a family that cannot verify a draft tree, or that we do not know
-    ├── RequestError           this request cannot be answered; others can (exit code 1)
-    │   ├── ImageError         a picture that cannot be opened, decoded or taken by the model
-    │   ├── PromptError        a prompt or conversation that the model's template cannot take
-    │   └── ContextError       more tokens than the model's context holds
-    └── MemoryFileError        the token memory's file; never fatal for an answer
-        ├── CorruptMemory      not a memory file, or cut short
-        └── ForeignMemory      a sound file of another tokenizer or a newer format version
+RecapError                 message = one line: what is wrong, and the way out
+├── UsageError             the caller asked for something that cannot be (exit code 2)
+├── ModelError             a model that cannot be found, loaded or used here (exit code 1)
+│   └── UnsupportedModel   a family that cannot verify a draft tree, or that we do not know
+├── RequestError           this request cannot be answered; others can (exit code 1)
+│   ├── ImageError         a picture that cannot be opened, decoded or taken by the model
+│   ├── PromptError        a prompt or conversation that the model's template cannot take
+│   └── ContextError       more tokens than the model's context holds
+└── MemoryFileError        the token memory's file; never fatal for an answer
+    ├── CorruptMemory      not a memory file, or cut short
+    └── ForeignMemory      a sound file of another tokenizer or a newer format version
 """
 
 

@@ -1,0 +1,49 @@
+"""Options that decide how tokens are drafted and decoded; each checked where it is made.
+
+Knows no model and no tensor. The defaults of `DrafterOptions` were measured, see the README.
+"""
+
+from dataclasses import dataclass
+
+from engine.errors import UsageError
+
+DEFAULT_MAX_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterOptions:
+    """Constants of the RECAP drafter (arXiv 2611.05894; DESIGN section 1).
+
+    Attributes:
+        k: next tokens kept of each prediction.
+        nodes: most draft tokens a verify pass carries beside the root; 0 is plain decoding.
+        max_depth: longest path of draft tokens.
+        min_probability: a candidate whose path probability is below this is not worth a slot.
+        specificity: weights of one-, two- and three-token keys when their predictions are fused.
+        suffix_min_match: shortest repeated suffix whose continuation is drafted, in tokens.
+        suffix_base, suffix_gain: confidence in a continuation after a match of m tokens is
+            `1 - (1 - suffix_base) * suffix_gain ** (m - suffix_min_match)`.
+    """
+
+    k: int = 8
+    nodes: int = 16
+    max_depth: int = 16
+    min_probability: float = 0.02
+    specificity: tuple[float, float, float] = (1.0, 2.0, 4.0)
+    suffix_min_match: int = 2
+    suffix_base: float = 0.5
+    suffix_gain: float = 0.7
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("k", 2, 64), ("nodes", 0, 1024), ("max_depth", 1, 1024)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} must be from {low} to {high}, not {value}")
+        if not 0 <= self.min_probability < 1:
+            raise UsageError(f"min_probability must be in [0, 1), not {self.min_probability}")
+        if len(self.specificity) != 3 or min(self.specificity) < 0:
+            raise UsageError("specificity takes three weights that are not negative")
+        if self.suffix_min_match < 1 or not (
+            0 < self.suffix_base <= 1 and 0 < self.suffix_gain < 1
+        ):
+            raise UsageError("suffix options: min_match >= 1, 0 < base <= 1, 0 < gain < 1")
