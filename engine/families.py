@@ -1,0 +1,111 @@
+"""What differs between model families, as data: positions, placeholders, processor.
+
+A family is one entry of `FAMILIES`, keyed by `config.model_type`, and is listed only when tests with
+a tiny model of it show that its tokens equal `generate()`'s. Knows configs; loads nothing and
+computes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine.errors import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How models of one `model_type` differ from the others.
+
+    Attributes:
+        model_type: as in the model's config.
+        name: as people call it.
+        rope: how a token's rotary position follows from its index in the sequence. `text`: it is the
+            index. `mrope`: three axes (time, height, width), for a text token all equal to index +
+            `rope_deltas`, which the prefill of the prompt computes.
+        processor: the processor's class in transformers; None for a text-only family.
+        placeholders: the config's attributes that hold ids of image and video placeholders.
+        image_token: what stands for one picture in a rendered prompt, before expansion.
+        image_markup: a picture in a prompt that has no chat template to write it.
+        image_rows: the processor's output that has one row a picture.
+    """
+
+    model_type: str
+    name: str
+    rope: Literal["text", "mrope"] = "text"
+    processor: str | None = None
+    placeholders: tuple[str, ...] = ()
+    image_token: str = ""
+    image_markup: str = ""
+    image_rows: str = ""
+
+    @property
+    def vision(self) -> bool:
+        """Whether models of this family look at pictures."""
+        return self.processor is not None
+
+    def placeholder_ids(self, config: Any) -> frozenset[int]:
+        """Ids that stand for image or video features: never drafted, keyed or matched."""
+        return frozenset(getattr(config, name) for name in self.placeholders)
+
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        Family(
+            "qwen2_5_vl",
+            "Qwen2.5-VL",
+            rope="mrope",
+            processor="Qwen2_5_VLProcessor",
+            placeholders=("image_token_id", "video_token_id"),
+            image_token="<|image_pad|>",
+            image_markup="<|vision_start|><|image_pad|><|vision_end|>",
+            image_rows="image_grid_thw",
+        ),
+        Family(
+            "llava_next",
+            "LLaVA-NeXT",
+            processor="LlavaNextProcessor",
+            placeholders=("image_token_index",),
+            image_token="<image>",
+            image_markup="<image>\n",
+            image_rows="image_sizes",
+        ),
+        Family("llama", "Llama"),
+        Family("qwen2", "Qwen2"),
+    )
+}
+
+# Families whose layers fold what they read into a state: a rejected draft cannot be taken back out.
+RECURRENT = frozenset(
+    """
+    bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe lfm2_vl mamba mamba2
+    minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_next recurrent_gemma rwkv xlstm zamba
+    zamba2
+    """.split()
+)
+ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+
+
+def family_of(config: Any) -> Family:
+    """The family of a model, by its config; asked before the weights are loaded.
+
+    Raises:
+        UnsupportedModel: no family for this `model_type`; the message says why.
+    """
+    model_type = config.model_type
+    family = FAMILIES.get(model_type)
+    if family is not None:
+        return family
+    known = ", ".join(family.name for family in FAMILIES.values())
+    raise UnsupportedModel(f"{_refusal(config)}; choose a model of one of these families: {known}")
+
+
+def _refusal(config: Any) -> str:
+    model_type = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        return f"{model_type} models are encoder-decoders, which cannot verify a draft tree"
+    layers = getattr(config, "layer_types", None) or ()
+    if model_type in RECURRENT or not ATTENTION_LAYERS.issuperset(layers):
+        return (
+            f"{model_type} models keep a recurrent state, which cannot take back a rejected draft"
+        )
+    return f"{model_type} models have not been tested with recap"

@@ -1,0 +1,70 @@
+"""Loads a model's tokenizer and processor through transformers, the same way on every machine.
+
+Pictures always go through the Pillow backend, whatever else is installed, so that the same picture
+gives the same numbers everywhere; nothing asks for torchvision. Code from a repository is never run.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from engine.errors import ModelError
+from engine.families import Family
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What turns text, and for a vision model pictures, into a model's inputs.
+
+    Attributes:
+        tokenizer: transformers' tokenizer, backed by the `tokenizers` library.
+        multimodal: transformers' processor around it; None for a text-only family.
+    """
+
+    tokenizer: Any
+    multimodal: Any | None = None
+
+
+def load_processor(source: str | Path, family: Family, **hub: Any) -> Processor:
+    """Load tokenizer and processor of a model.
+
+    Args:
+        source: a model folder, which needs no network, or a Hugging Face id.
+        family: the model's family.
+        hub: `revision`, `token`, `cache_dir`, `local_files_only`, as `from_pretrained` takes them.
+
+    Raises:
+        ModelError: a file is missing or broken, or the repository wants to run its own code.
+    """
+    try:
+        processor = _load(str(source), family, hub)
+    except Exception as error:  # the tokenizers library raises bare exceptions
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelError(f"{source}: tokenizer or processor cannot be loaded: {reason}") from error
+    if not processor.tokenizer.is_fast:
+        raise ModelError(f"{source}: needs a tokenizer.json, which the model does not have")
+    return processor
+
+
+def _load(source: str, family: Family, hub: dict[str, Any]) -> Processor:
+    hub = hub | {"trust_remote_code": False}  # transformers' own default asks on the terminal
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **hub)
+    if family.processor is None:
+        return Processor(tokenizer)
+    images = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **hub)
+    processor_class = _without_video(getattr(transformers, family.processor))
+    settings, _ = processor_class.get_processor_dict(source, **hub)
+    settings.pop("video_processor", None)
+    return Processor(tokenizer, processor_class.from_args_and_dict([images, tokenizer], settings))
+
+
+def _without_video(processor_class: Any) -> Any:
+    """The same processor, made of an image processor and a tokenizer only.
+
+    Processors that also take videos demand a video processor, and that demands torchvision.
+    """
+    parts = [part for part in processor_class.get_attributes() if part != "video_processor"]
+    members = {"get_attributes": classmethod(lambda _: list(parts))}
+    return type(processor_class.__name__, (processor_class,), members)
