@@ -1,0 +1,185 @@
+"""Training batches: conversations about scenes as token ids, labels, positions and pixels.
+
+A batch is a function of the settings' seed and the step, so a resumed training sees what an
+uninterrupted one would have seen. Pictures take the way they take at use: the processor's bicubic
+resize to SIDE x SIDE.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import Qwen2Tokenizer
+
+from engine.demo.build import IMAGE_TOKENS, SIDE, SYSTEM
+from engine.demo.questions import Turn, conversation, questions, small_talk
+from engine.demo.scenes import draw_scene
+from engine.demo.wording import Scene
+
+HELD_OUT_SEED = 1_000_000  # scenes from here on are never trained on
+_IGNORED = -100
+_GRID = 3  # merged patches a side
+_ENOUGH = 168  # tokens: a turn that would go beyond is left out, so that little is padding
+_SYSTEMS = (
+    *("You are a helpful assistant.", "You are a careful observer.", "Answer briefly.", ""),
+    *("You describe pictures.", "Be precise.", "You are a friendly teacher. Answer truthfully."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's data.
+
+    Attributes:
+        input_ids: (batch, length) int64, padded on the right.
+        labels: (batch, length) int64: the next token where it is the assistant's, else -100.
+        position_ids: (3, batch, length) int64: M-RoPE positions (time, height, width).
+        pixel_values: (pictures * 36, 1176) float32: the image processor's patches.
+        image_grid_thw: (pictures, 3) int64.
+    """
+
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    position_ids: torch.Tensor
+    pixel_values: torch.Tensor
+    image_grid_thw: torch.Tensor
+
+
+class Conversations:
+    """Draws scenes and makes batches of conversations about them.
+
+    Scenes are drawn once and kept as 21 kB of pixels; the pool they are chosen from grows by
+    `fresh` scenes a step.
+    """
+
+    def __init__(self, tokenizer: Qwen2Tokenizer, seed: int, pool: int = 4000, fresh: int = 8):
+        self._tokenizer = tokenizer
+        self._seed = seed
+        self._pool, self._fresh = pool, fresh
+        self._drawn: dict[int, tuple[np.ndarray, Scene]] = {}
+        self._encoded: dict[str, list[int]] = {}
+        self._image_token: int = tokenizer.get_vocab()["<|image_pad|>"]
+
+    def batch(self, step: int, size: int) -> Batch:
+        """The `size` conversations of a step."""
+        rng = random.Random(f"{self._seed}-{step}")
+        rows: list[tuple[list[int], list[int]]] = []
+        pictures: list[np.ndarray] = []
+        for _ in range(size):
+            pixels, scene = self._scene(rng.randrange(self._pool + self._fresh * step))
+            seen = rng.random() > 0.02
+            system = SYSTEM if rng.random() < 0.8 else rng.choice(_SYSTEMS)
+            rows.append(self._encode(_turns(scene, seen, rng), system, seen))
+            if seen:
+                pictures.append(pixels)
+        return self._pad(rows, pictures)
+
+    def _scene(self, seed: int) -> tuple[np.ndarray, Scene]:
+        if seed not in self._drawn:
+            image, scene = draw_scene(seed)
+            resized = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+            self._drawn[seed] = (np.asarray(resized), scene)
+        return self._drawn[seed]
+
+    def _ids(self, text: str) -> list[int]:
+        if text not in self._encoded:
+            self._encoded[text] = self._tokenizer.encode(text)
+        return self._encoded[text]
+
+    def _encode(
+        self, turns: Sequence[Turn], system: str, seen: bool
+    ) -> tuple[list[int], list[int]]:
+        """Token ids of a conversation in the chat template's form, and their labels."""
+        start = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
+        ids = [*self._ids(start)]
+        if seen:
+            ids += self._ids("<|vision_start|>")
+            ids += [self._image_token] * IMAGE_TOKENS
+            ids += self._ids("<|vision_end|>")
+        spoken = [False] * len(ids)
+        for number, turn in enumerate(turns):
+            asked = [
+                *(self._ids("<|im_start|>user\n") if number else ()),
+                *self._ids(turn.question),
+                *self._ids("<|im_end|>\n<|im_start|>assistant\n"),
+            ]
+            answered = self._ids(f"{turn.answer}<|im_end|>")
+            after = self._ids("\n")
+            if number and len(ids) + len(asked) + len(answered) > _ENOUGH:
+                break
+            ids += [*asked, *answered, *after]
+            spoken += [False] * len(asked) + [True] * len(answered) + [False] * len(after)
+        labels = [
+            token if is_spoken else _IGNORED
+            for token, is_spoken in zip(ids[1:], spoken[1:], strict=True)
+        ]
+        return ids, [*labels, _IGNORED]
+
+    def _pad(
+        self, rows: Sequence[tuple[list[int], list[int]]], pictures: Sequence[np.ndarray]
+    ) -> Batch:
+        length = max(len(ids) for ids, _ in rows)
+        input_ids = torch.full((len(rows), length), self._ids("<|endoftext|>")[0])
+        labels = torch.full((len(rows), length), _IGNORED)
+        for row, (ids, targets) in enumerate(rows):
+            input_ids[row, : len(ids)] = torch.tensor(ids)
+            labels[row, : len(ids)] = torch.tensor(targets)
+        return Batch(
+            input_ids=input_ids,
+            labels=labels,
+            position_ids=rope_positions(input_ids == self._image_token),
+            pixel_values=patches(np.stack(pictures)),
+            image_grid_thw=torch.tensor([[1, 2 * _GRID, 2 * _GRID]] * len(pictures)),
+        )
+
+
+def _turns(scene: Scene, seen: bool, rng: random.Random) -> list[Turn]:
+    """Six short questions, or a description among fewer of them; without a picture small talk."""
+    seed, chance = rng.getrandbits(32), rng.random()
+    if not seen:
+        return small_talk(scene, seed)[:1]
+    if chance < 0.02:
+        return small_talk(scene, seed)
+    if chance < 0.5:
+        return questions(scene, seed, 6)
+    return conversation(scene, seed, 3)
+
+
+def rope_positions(is_image: torch.Tensor) -> torch.Tensor:
+    """M-RoPE positions for rows with at most one 3 x 3 picture each.
+
+    Args:
+        is_image: (batch, length) bool: which tokens are image placeholders.
+
+    Returns:
+        (3, batch, length) int64, as `Qwen2_5_VLModel.get_rope_index` gives them.
+    """
+    number = is_image.cumsum(1)  # 1 ... 9 within the picture
+    text = torch.arange(is_image.shape[1]) - (number - number.clamp(max=_GRID))
+    start = torch.arange(is_image.shape[1]) - (number - 1)
+    cell = number - 1
+    axes = (start, start + cell // _GRID, start + cell % _GRID)
+    return torch.stack([torch.where(is_image, axis, text) for axis in axes])
+
+
+def patches(pictures: np.ndarray) -> torch.Tensor:
+    """Pixels as the image processor hands them to the model.
+
+    Args:
+        pictures: (pictures, SIDE, SIDE, 3) uint8.
+
+    Returns:
+        (pictures * 36, 1176) float32, normalised, in the order of merged patches.
+    """
+    mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])
+    std = torch.tensor([0.26862954, 0.26130258, 0.27577711])
+    pixels = (torch.from_numpy(pictures).float() / 255 - mean) / std
+    cells = pixels.reshape(-1, _GRID, 2, 14, _GRID, 2, 14, 3)
+    ordered = cells.permute(0, 1, 4, 2, 5, 7, 3, 6)  # picture, cell, patch in cell, channel, y, x
+    twice = ordered.unsqueeze(6).expand(*ordered.shape[:6], 2, 14, 14)
+    return twice.reshape(-1, 3 * 2 * 14 * 14)
