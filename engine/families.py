@@ -1,7 +1,7 @@
 """What differs between model families, as data: positions, placeholders, processor.
 
-A family is one entry of `FAMILIES`, keyed by `config.model_type`, and is listed only when tests with
-a tiny model of it show that its tokens equal `generate()`'s. Knows configs; loads nothing and
+A family is one entry of `FAMILIES`, keyed by `config.model_type`, and is listed only when tests
+with a tiny model of it show that its tokens equal `generate()`'s. Knows configs; loads nothing and
 computes nothing.
 """
 
@@ -18,9 +18,9 @@ class Family:
     Attributes:
         model_type: as in the model's config.
         name: as people call it.
-        rope: how a token's rotary position follows from its index in the sequence. `text`: it is the
-            index. `mrope`: three axes (time, height, width), for a text token all equal to index +
-            `rope_deltas`, which the prefill of the prompt computes.
+        rope: how a token's rotary position follows from its index in the sequence. `text`: it is
+            the index. `mrope`: three axes (time, height, width), for a text token all equal to
+            index + `rope_deltas`, which the prefill of the prompt computes.
         processor: the processor's class in transformers; None for a text-only family.
         placeholders: the config's attributes that hold ids of image and video placeholders.
         image_token: what stands for one picture in a rendered prompt, before expansion.
@@ -74,15 +74,10 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-# Families whose layers fold what they read into a state: a rejected draft cannot be taken back out.
-RECURRENT = frozenset(
-    """
-    bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe lfm2_vl mamba mamba2
-    minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_next recurrent_gemma rwkv xlstm zamba
-    zamba2
-    """.split()
-)
+# Layers that keep every token's keys and values. Others fold what they read into a state, from
+# which a rejected draft cannot be taken back.
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+RECURRENT = frozenset({"lfm2_moe", "rwkv", "xlstm"})  # whose configs do not tell in `layer_types`
 
 
 def family_of(config: Any) -> Family:
@@ -103,9 +98,7 @@ def _refusal(config: Any) -> str:
     model_type = config.model_type
     if getattr(config, "is_encoder_decoder", False):
         return f"{model_type} models are encoder-decoders, which cannot verify a draft tree"
-    layers = getattr(config, "layer_types", None) or ()
+    layers = getattr(config.get_text_config(), "layer_types", None) or ()
     if model_type in RECURRENT or not ATTENTION_LAYERS.issuperset(layers):
-        return (
-            f"{model_type} models keep a recurrent state, which cannot take back a rejected draft"
-        )
+        return f"{model_type} models keep a recurrent state, which cannot take back a draft"
     return f"{model_type} models have not been tested with recap"

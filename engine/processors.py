@@ -1,7 +1,7 @@
 """Loads a model's tokenizer and processor through transformers, the same way on every machine.
 
 Pictures always go through the Pillow backend, whatever else is installed, so that the same picture
-gives the same numbers everywhere; nothing asks for torchvision. Code from a repository is never run.
+gives the same numbers everywhere; nothing asks for torchvision. A repository's code is never run.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+
+# Not from the top level, where transformers 5.17 hides it behind torchvision without need.
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from engine.errors import ModelError
 from engine.families import Family
@@ -53,7 +56,7 @@ def _load(source: str, family: Family, hub: dict[str, Any]) -> Processor:
     tokenizer = transformers.AutoTokenizer.from_pretrained(source, **hub)
     if family.processor is None:
         return Processor(tokenizer)
-    images = transformers.AutoImageProcessor.from_pretrained(source, backend="pil", **hub)
+    images = AutoImageProcessor.from_pretrained(source, backend="pil", **hub)
     processor_class = _without_video(getattr(transformers, family.processor))
     settings, _ = processor_class.get_processor_dict(source, **hub)
     settings.pop("video_processor", None)

@@ -1,0 +1,247 @@
+"""Messages and pictures -> token ids and pixel tensors, by the model's own template and processor.
+
+What a user types is text, pictures stand in front of the text of their message in the order given,
+and a picture that would be left out is an error. Knows nothing of weights, caches or decoding.
+"""
+
+import copy
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jinja2 import TemplateError
+from PIL import Image
+from torch import Tensor
+
+from engine.control_tokens import ControlTokens, LiteralTokenizer
+from engine.errors import ImageError, PromptError
+from engine.families import Family
+from engine.processors import Processor
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation.
+
+    Attributes:
+        role: who speaks.
+        text: what is said; never markup.
+        images: upright RGB pictures, only with a user's message.
+    """
+
+    role: Role
+    text: str
+    images: tuple[Image.Image, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A conversation as the model reads it, up to where its answer begins.
+
+    Attributes:
+        input_ids: [1, T] int64 on the CPU; every picture's placeholder expanded to its features.
+        model_inputs: what `forward` takes beside ids and mask, by name: `pixel_values`,
+            `image_grid_thw`, `image_sizes`, `mm_token_type_ids`, ...; empty for a text-only model.
+        image_tokens: how many of the ids stand for pictures.
+        rendered: what the chat template wrote, before expansion.
+    """
+
+    input_ids: Tensor
+    model_inputs: dict[str, Tensor]
+    image_tokens: int
+    rendered: str
+
+
+class PromptEncoder:
+    """Encodes conversations for one model; made once, used for every request.
+
+    The ids equal those of the model's own `apply_chat_template`, except that control tokens in
+    what the user typed stay text. Two fallbacks:
+
+    - A model without a chat template gets plain text: the messages' texts with an empty line
+      between them, each behind its pictures, and the tokens that its tokenizer puts around a text.
+    - A template that refuses or ignores a system message gets its text in front of the first
+      user's text, with an empty line between them.
+
+    Attributes:
+        tokenizer: transformers' tokenizer of the model.
+        placeholder_ids: ids that stand for image or video features.
+    """
+
+    def __init__(self, processor: Processor, family: Family, config: Any) -> None:
+        """Prepare everything that does not depend on the request.
+
+        Args:
+            processor: the model's tokenizer and processor.
+            family: the model's family.
+            config: the model's config.
+        """
+        self.tokenizer = processor.tokenizer
+        self.placeholder_ids = family.placeholder_ids(config)
+        self._multimodal = processor.multimodal
+        self._family = family
+        self._template = _chat_template(processor)
+        self._control = ControlTokens(self.tokenizer, self._template or "", self.placeholder_ids)
+        self._placeholders = torch.tensor(sorted(self.placeholder_ids), dtype=torch.int64)
+
+    def encode(self, messages: Sequence[Message]) -> EncodedPrompt:
+        """Encode a conversation whose last message is the user's.
+
+        Raises:
+            PromptError: the template, or a text-only model, cannot take this conversation.
+            ImageError: the model's processor cannot take a picture.
+        """
+        self._check(messages)
+        hidden = [replace(message, text=self._control.hide(message.text)) for message in messages]
+        rendered = self._render(hidden)
+        images = [image for message in messages for image in message.images]
+        self._check_count("template has a place for", self._places(rendered), len(images))
+        literal = any(
+            ours.text != theirs.text for ours, theirs in zip(hidden, messages, strict=True)
+        )
+        inputs = self._process(rendered, images, literal)
+        input_ids = inputs.pop("input_ids")
+        del inputs["attention_mask"]  # all ones: one prompt is never padded
+        if images:
+            rows = len(inputs[self._family.image_rows])
+            self._check_count("processor returned", rows, len(images))
+        return EncodedPrompt(
+            input_ids=input_ids,
+            model_inputs=inputs,
+            image_tokens=int(torch.isin(input_ids, self._placeholders).sum()),
+            rendered=self._control.reveal(rendered),
+        )
+
+    def _check(self, messages: Sequence[Message]) -> None:
+        if not messages or messages[-1].role != "user":
+            raise PromptError("a conversation must end with a message of the user")
+        for message in messages:
+            if message.images and message.role != "user":
+                raise PromptError(
+                    f"pictures belong to the user's messages, not to {message.role}'s"
+                )
+            if message.images and not self._family.vision:
+                raise PromptError(
+                    f"{self._family.name} models only read text: choose a vision model for pictures"
+                )
+            try:
+                message.text.encode()
+            except UnicodeEncodeError as error:
+                raise PromptError("the prompt is not valid UTF-8 text") from error
+
+    def _check_count(self, who: str, found: int, given: int) -> None:
+        if found != given:
+            raise ImageError(f"the model's {who} {found} pictures, but {given} were given")
+
+    def _places(self, rendered: str) -> int:
+        return rendered.count(self._family.image_token) if self._family.vision else 0
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        """The conversation as one string, one placeholder a picture."""
+        if self._template is None:
+            markup = self._family.image_markup
+            return "\n\n".join(markup * len(message.images) + message.text for message in messages)
+        first = messages[0]
+        if first.role != "system":
+            return self._apply_template(messages)
+        with suppress(PromptError):
+            rendered = self._apply_template(messages)
+            if first.text.strip() in rendered:
+                return rendered
+        return self._apply_template(_without_system(messages))
+
+    def _apply_template(self, messages: Sequence[Message]) -> str:
+        conversation = [
+            {"role": message.role, "content": self._content(message)} for message in messages
+        ]
+        try:
+            rendered: str = self.tokenizer.apply_chat_template(
+                conversation,
+                chat_template=self._template,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise PromptError(
+                f"the model's chat template refuses this conversation: {_one_line(error)}"
+            ) from error
+        return rendered
+
+    def _content(self, message: Message) -> str | list[dict[str, str]]:
+        if not self._family.vision:
+            return message.text
+        return [
+            *({"type": "image"} for _ in message.images),
+            {"type": "text", "text": message.text},
+        ]
+
+    def _process(
+        self, rendered: str, images: list[Image.Image], literal: bool
+    ) -> dict[str, Tensor]:
+        """Expand, tokenise, and turn pictures into tensors; keys as transformers names them."""
+        tokenizer = self._literal_tokenizer if literal else self.tokenizer
+        special = self._adds_special_tokens(rendered)
+        if self._multimodal is None:
+            encoded = tokenizer(rendered, add_special_tokens=special, return_tensors="pt")
+            return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        processor = copy.copy(self._multimodal)
+        processor.tokenizer = tokenizer
+        try:
+            encoded = processor(
+                text=rendered,
+                images=[images] if images else None,
+                add_special_tokens=special,
+                return_tensors="pt",
+            )
+        except Exception as error:  # processors raise whatever their arithmetic meets
+            raise _refusal(processor.image_processor, images, error) from error
+        return dict(encoded)
+
+    def _adds_special_tokens(self, rendered: str) -> bool:
+        """Whether the tokenizer frames the text; the rule is that of `apply_chat_template`."""
+        if self._template is None:
+            return True
+        begin = self.tokenizer.bos_token
+        return self._multimodal is not None and not (begin and rendered.startswith(begin))
+
+    @cached_property
+    def _literal_tokenizer(self) -> LiteralTokenizer:
+        return LiteralTokenizer(self.tokenizer, self._control)
+
+
+def _chat_template(processor: Processor) -> str | None:
+    """The source of the chat template; the processor's goes before the tokenizer's."""
+    template = getattr(processor.multimodal, "chat_template", None)
+    template = template or processor.tokenizer.chat_template
+    return template.get("default") if isinstance(template, dict) else template
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    """The system message's text put in front of the first user's text."""
+    system, *rest = messages
+    first = next(index for index, message in enumerate(rest) if message.role == "user")
+    rest[first] = replace(rest[first], text=f"{system.text}\n\n{rest[first].text}")
+    return rest
+
+
+def _refusal(
+    image_processor: Any, images: list[Image.Image], error: Exception
+) -> ImageError | PromptError:
+    """What a processor's error means; names the picture that it cannot take."""
+    for number, image in enumerate(images, 1):
+        try:
+            image_processor([image])
+        except Exception as reason:
+            which = f"picture {number} of {len(images)}" if len(images) > 1 else "the picture"
+            size = f"{image.width}x{image.height} pixels"
+            return ImageError(f"{which} ({size}) does not fit the model: {_one_line(reason)}")
+    return PromptError(f"the model's processor refuses the prompt: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
