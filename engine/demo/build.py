@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import nn
 from transformers import (
     GenerationConfig,
     Qwen2_5_VLConfig,
@@ -92,7 +93,6 @@ def new_tokenizer() -> Qwen2Tokenizer:
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        unk_token=None,
         additional_special_tokens=list(SPECIAL_TOKENS),
         chat_template=_CHAT_TEMPLATE,
         model_max_length=2048,
@@ -164,6 +164,6 @@ def save(
     folder: Path, model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer
 ) -> None:
     """Write everything that `from_pretrained` reads, weights in float16."""
-    copy.deepcopy(model).half().save_pretrained(folder)
+    nn.Module.half(copy.deepcopy(model)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     new_image_processor().save_pretrained(folder)

@@ -65,17 +65,28 @@ def _count(scene: Scene, rng: random.Random) -> _Asked:
 
 
 def _exists(scene: Scene, rng: random.Random) -> _Asked:
+    """Is there a red star, a star, a red shape?"""
     shape = rng.choice(scene.shapes)
     name = shape.name if rng.random() < 0.5 else _near_miss(shape, rng)
-    found = next((other for other in scene.shapes if other.name == name), None)
+    colour, kind = name.split()
+    noun = rng.choice((name, name, name, kind, f"{colour} shape"))
+    found = [
+        other
+        for other in scene.shapes
+        if (colour not in noun or other.colour == colour)
+        and (kind not in noun or other.kind == kind)
+    ]
     question = rng.choice(
         ("Is there a {0}?", "Do you see a {0}?", "Is there a {0} in the picture?",
          "Can you see a {0}?", "Is there a {0} in the image?")
     )  # fmt: skip
-    question = question.format(name).replace("a orange", "an orange")
-    if found is None:
-        return Turn("yes-no", question, f"No, there is no {name}."), None
-    return Turn("yes-no", question, f"Yes, there is {found.full_name} {found.place}."), found
+    question = question.format(noun).replace("a orange", "an orange")
+    if not found:
+        return Turn("yes-no", question, f"No, there is no {noun}."), None
+    if len(found) > 1:
+        return Turn("yes-no", question, f"Yes, there are {counted(len(found), noun)}."), None
+    answer = f"Yes, there is {found[0].full_name} {found[0].place}."
+    return Turn("yes-no", question, answer), found[0]
 
 
 def _near_miss(shape: Shape, rng: random.Random) -> str:
@@ -85,10 +96,18 @@ def _near_miss(shape: Shape, rng: random.Random) -> str:
     return f"{rng.choice(_COLOURS)} {shape.kind}"
 
 
+def _reference(scene: Scene, shape: Shape, rng: random.Random) -> str:
+    """A name for the shape; its kind alone will do now and then where no other shape has it."""
+    alone = [other.kind for other in scene.shapes].count(shape.kind) == 1
+    return shape.kind if alone and rng.random() < 0.3 else shape.name
+
+
 def _where(scene: Scene, rng: random.Random) -> _Asked:
     shape = rng.choice(scene.shapes)
-    name = shape.name if rng.random() < 0.85 else _near_miss(shape, rng)
-    found = next((other for other in scene.shapes if other.name == name), None)
+    name, found = _reference(scene, shape, rng), shape if rng.random() < 0.85 else None
+    if found is None:
+        name = _near_miss(shape, rng)
+        found = next((other for other in scene.shapes if other.name == name), None)
     question = rng.choice(
         ("Where is the {0}?", "Where's the {0}?", "In which part of the picture is the {0}?",
          "Where can I find the {0}?")
@@ -102,7 +121,10 @@ def _colour(scene: Scene, rng: random.Random) -> _Asked:
     kinds = [shape.kind for shape in scene.shapes]
     shape = rng.choice(scene.shapes)
     word = rng.choice(("colour", "color"))
-    if kinds.count(shape.kind) == 1 and rng.random() < 0.7:
+    if len(kinds) == 1 and rng.random() < 0.5:
+        question = rng.choice(("What {0} is the shape?", "What is the {0} of the shape?"))
+        question = question.format(word)
+    elif kinds.count(shape.kind) == 1 and rng.random() < 0.7:
         question = rng.choice(("What {0} is the {1}?", "What is the {0} of the {1}?"))
         question = question.format(word, shape.kind)
     else:
@@ -110,13 +132,28 @@ def _colour(scene: Scene, rng: random.Random) -> _Asked:
     return Turn("colour", question, f"The {shape.kind} is {shape.colour}."), shape
 
 
+def _kind(scene: Scene, rng: random.Random) -> _Asked:
+    """Which shape is the red one? Where several are red, which colours are there."""
+    shape = rng.choice(scene.shapes)
+    if [other.colour for other in scene.shapes].count(shape.colour) > 1:
+        question = rng.choice(("Which colours are there?", "What colors do you see?"))
+        colours = joined(list(dict.fromkeys(other.colour for other in scene.shapes)))
+        return Turn("what", question, f"I see {colours}."), None
+    question = rng.choice(
+        ("What is the {0} shape?", "What shape is the {0} one?", "Which shape is {0}?")
+    )
+    answer = f"The {shape.colour} shape is a {shape.kind}."
+    return Turn("what", question.format(shape.colour), answer), shape
+
+
 def _size(scene: Scene, rng: random.Random) -> _Asked:
     shape = rng.choice(scene.shapes)
+    name = _reference(scene, shape, rng)
     question = rng.choice(
         ("How big is the {0}?", "How large is the {0}?", "Is the {0} large or small?",
          "What size is the {0}?", "Is the {0} small or large?")
     )  # fmt: skip
-    return Turn("size", question.format(shape.name), f"The {shape.name} is {shape.size}."), shape
+    return Turn("size", question.format(name), f"The {name} is {shape.size}."), shape
 
 
 def _shape_at(scene: Scene, rng: random.Random) -> _Asked:
@@ -143,12 +180,13 @@ def _beside(scene: Scene, rng: random.Random) -> _Asked:
     shape, side = rng.choice(scene.shapes), rng.choice(tuple(_SIDES))
     phrase, holds = _SIDES[side]
     found = [other for other in scene.shapes if holds(other, shape)]
-    question = f"What is {rng.choice((side, phrase))} the {shape.name}?"
+    name = _reference(scene, shape, rng)
+    question = f"What is {rng.choice((side, phrase))} the {name}?"
     if not found:
-        return Turn("relation", question, f"Nothing is {phrase} the {shape.name}."), None
+        return Turn("relation", question, f"Nothing is {phrase} the {name}."), None
     names = joined([f"the {other.name}" for other in found])
     verb = "is" if len(found) == 1 else "are"
-    answer = f"{names[0].upper()}{names[1:]} {verb} {phrase} the {shape.name}."
+    answer = f"{names[0].upper()}{names[1:]} {verb} {phrase} the {name}."
     return Turn("relation", question, answer), found[0] if len(found) == 1 else None
 
 
@@ -203,7 +241,9 @@ def _chat(scene: Scene, rng: random.Random) -> _Asked:
     return Turn("small-talk", question, _SMALL_TALK[question]), None
 
 
-_ASKERS = (_count, _exists, _where, _colour, _size, _shape_at, _beside, _related, _background)
+_ASKERS = (
+    *(_count, _exists, _where, _colour, _kind, _size, _shape_at, _beside, _related, _background),
+)
 
 
 def _follow_up(scene: Scene, it: Shape, rng: random.Random) -> _Asked:

@@ -23,7 +23,8 @@ from engine.demo.wording import KINDS, Scene, Shape
 
 # Radii in units of a third of the picture's side; the gap between the two sizes is what names them.
 SIZES: dict[str, tuple[float, float]] = {"small": (0.23, 0.27), "large": (0.40, 0.45)}
-_JITTER = 0.08  # of a cell
+_JITTER = 0.08  # of a cell; a shape that has the picture to itself may stray further
+_JITTER_ALONE = 0.25
 _MAX_TURN = 12.0  # degrees
 _OVERSAMPLING = 3
 
@@ -72,10 +73,11 @@ def _paint(scene: Scene, side: int, rng: np.random.Generator) -> Image.Image:
     """Background, shapes, then noise that is equal in the three channels."""
     image = Image.new("RGB", (side, side), _shade(BACKGROUNDS[scene.background], 5, rng))
     cell = side / 3
+    jitter = _JITTER if len(scene.shapes) > 1 else _JITTER_ALONE
     for shape in scene.shapes:
         radius = rng.uniform(*SIZES[shape.size]) * cell
-        x = (shape.column + 0.5 + rng.uniform(-_JITTER, _JITTER)) * cell
-        y = (shape.row + 0.5 + rng.uniform(-_JITTER, _JITTER)) * cell
+        x = (shape.column + 0.5 + rng.uniform(-jitter, jitter)) * cell
+        y = (shape.row + 0.5 + rng.uniform(-jitter, jitter)) * cell
         stencil = _stencil(shape.kind, radius, math.radians(rng.uniform(-_MAX_TURN, _MAX_TURN)))
         corner = (round(x - stencil.width / 2), round(y - stencil.height / 2))
         image.paste(_shade(COLOURS[shape.colour], 12, rng), corner, stencil)
