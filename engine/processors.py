@@ -39,15 +39,16 @@ def load_processor(source: str | Path, family: Family, **hub: Any) -> Processor:
         hub: `revision`, `token`, `cache_dir`, `local_files_only`, as `from_pretrained` takes them.
 
     Raises:
-        ModelError: a file is missing or broken, or the repository wants to run its own code.
+        ModelError: a file is missing or broken, or the repository wants to run code of its own.
     """
     try:
         processor = _load(str(source), family, hub)
     except Exception as error:  # the tokenizers library raises bare exceptions
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelError(f"{source}: tokenizer or processor cannot be loaded: {reason}") from error
-    if not processor.tokenizer.is_fast:
-        raise ModelError(f"{source}: needs a tokenizer.json, which the model does not have")
+    # Where all files are missing, transformers makes a tokenizer of one token and says nothing.
+    if not processor.tokenizer.is_fast or len(processor.tokenizer) < 256:
+        raise ModelError(f"{source}: has no tokenizer.json, which recap needs")
     return processor
 
 

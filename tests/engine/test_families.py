@@ -1,0 +1,145 @@
+"""Which models are taken, which are refused and why; how their processors are loaded."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from engine.errors import ModelError, UnsupportedModel
+from engine.families import FAMILIES, family_of
+from engine.processors import Processor, load_processor
+from tests import models
+from tests.models import build_tiny_model, picture
+
+EVERY_FAMILY = pytest.mark.parametrize("model_type", sorted(FAMILIES))
+
+
+def load(folder: Path) -> Processor:
+    return load_processor(folder, family_of(AutoConfig.from_pretrained(folder)))
+
+
+@EVERY_FAMILY
+def test_every_claimed_family_has_a_tiny_model_and_its_own_processor(
+    model_type: str, tmp_path: Path
+) -> None:
+    folder = build_tiny_model(model_type, tmp_path)
+    family = family_of(AutoConfig.from_pretrained(folder))
+    processor = load(folder)
+    assert family.model_type == model_type
+    assert (processor.multimodal is not None) == family.vision
+    if processor.multimodal is not None:
+        assert type(processor.multimodal).__name__ == family.processor
+
+
+@EVERY_FAMILY
+def test_placeholders_are_the_ids_that_stand_for_features(model_type: str, tmp_path: Path) -> None:
+    folder = build_tiny_model(model_type, tmp_path)
+    config = AutoConfig.from_pretrained(folder)
+    names = load(folder).tokenizer.convert_ids_to_tokens(
+        sorted(family_of(config).placeholder_ids(config))
+    )
+    assert sorted(names) == sorted(models.FAMILIES[model_type].placeholders)
+
+
+def test_only_qwen_counts_positions_on_three_axes() -> None:
+    assert {name for name, family in FAMILIES.items() if family.rope == "mrope"} == {"qwen2_5_vl"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("t5", "encoder-decoder"),
+        ("mamba", "recurrent state"),
+        ("rwkv", "recurrent state"),
+        ("jamba", "recurrent state"),
+        ("qwen3_next", "recurrent state"),
+        ("qwen3_5", "recurrent state"),
+        ("recurrent_gemma", "recurrent state"),
+        ("falcon_h1", "recurrent state"),
+        ("gpt2", "not been tested"),
+    ],
+)
+def test_other_models_are_refused_by_name_and_reason(model_type: str, reason: str) -> None:
+    with pytest.raises(UnsupportedModel, match=reason) as refusal:
+        family_of(AutoConfig.for_model(model_type))
+    message = str(refusal.value)
+    assert message.startswith(f"{model_type} models")
+    assert "Qwen2.5-VL, LLaVA-NeXT, Llama, Qwen2" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_5_vl", "llava_next"])
+def test_pictures_go_through_pillow_and_no_video_processor_is_asked_for(
+    model_type: str, tmp_path: Path
+) -> None:
+    multimodal: Any = load(build_tiny_model(model_type, tmp_path)).multimodal
+    assert type(multimodal.image_processor).__name__.endswith("Pil")
+    assert multimodal.get_attributes() == ["image_processor", "tokenizer"]
+
+
+def test_a_processor_saved_with_its_video_processor_loads_without_it(tmp_path: Path) -> None:
+    folder = build_tiny_model("qwen2_5_vl", tmp_path)
+    images = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").unlink()
+    saved = {
+        "processor_class": "Qwen2_5_VLProcessor",
+        "image_processor": images,
+        "video_processor": {"video_processor_type": "Qwen2VLVideoProcessor"},
+    }
+    (folder / "processor_config.json").write_text(json.dumps(saved))
+    multimodal: Any = load(folder).multimodal
+    seen = multimodal(text="<|image_pad|>", images=[[picture(113, 112)]], return_tensors="pt")
+    assert seen["image_grid_thw"].tolist() == [[1, 8, 8]]
+
+
+@EVERY_FAMILY
+def test_a_folder_needs_no_network(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_tiny_model(model_type, tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked for")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert load(folder).tokenizer.is_fast
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = build_tiny_model("qwen2", tmp_path)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert_names_the_folder(folder, reason="has no tokenizer.json")
+
+
+def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = build_tiny_model("llama", tmp_path)
+    (folder / "tokenizer.json").write_text('{"version": "1.0", "model": 3}')
+    assert_names_the_folder(folder)
+
+
+def test_a_vision_model_without_an_image_processor_is_named(tmp_path: Path) -> None:
+    folder = build_tiny_model("llava_next", tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    assert_names_the_folder(folder)
+
+
+def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
+    folder = build_tiny_model("llava_next", tmp_path)
+    (folder / "trap.py").write_text("raise SystemExit('code was run')\n")
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    settings["image_processor_type"] = "TrapImageProcessor"
+    settings["auto_map"] = {"AutoImageProcessor": "trap.TrapImageProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert_names_the_folder(folder)
+
+
+def assert_names_the_folder(folder: Path, reason: str = "cannot be loaded: .") -> None:
+    with pytest.raises(ModelError, match=reason) as error:
+        load(folder)
+    assert str(error.value).startswith(f"{folder}: ")
+    assert "\n" not in str(error.value)
