@@ -1,0 +1,218 @@
+"""The token memory's file on disk: read, merged into, moved aside, cleared.
+
+Whatever happens, the file is the old one or the new one, never half of one: a writer holds a lock,
+re-reads, merges, writes a temporary file beside the old one, fsyncs it and renames it over the old
+one. Both names beside the file (`.NAME.lock`, `.NAME.tmp`) are private to it, as are the copies
+that `quarantine` makes (`NAME.corrupt-TIME`). What the bytes mean is `engine.memory.format`'s.
+"""
+
+import glob
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
+from engine.memory.format import FORMAT_VERSION, MemoryHeader, load, pack
+from engine.memory.table import TransitionTable
+
+LOCK_TIMEOUT_S = 5.0
+
+
+def read_memory(
+    path: Path, fingerprint: str | None = None
+) -> tuple[MemoryHeader, TransitionTable] | None:
+    """Header and transitions of a token memory; None where there is no file.
+
+    Args:
+        path: the file.
+        fingerprint: the tokenizer it must belong to; None takes any.
+
+    Raises:
+        CorruptMemory: not a token memory, or cut short.
+        ForeignMemory: of another tokenizer, a newer format version, or another kind of file.
+        MemoryFileError: it cannot be read.
+    """
+    with _explained("read", path):
+        try:
+            _refuse_special(path)
+            header, table = load(path)
+        except FileNotFoundError:
+            return None
+    if fingerprint not in (None, header.tokenizer):
+        raise ForeignMemory(
+            f"token memory {path} belongs to another tokenizer ({header.tokenizer}, "
+            f"not {fingerprint}); name another file"
+        )
+    return header, table
+
+
+def update_memory(
+    path: Path, fingerprint: str, model: str, new: TransitionTable, requests: int
+) -> MemoryHeader:
+    """Merge what one run learned into the file, which is begun where there is none.
+
+    Args:
+        path: the file; missing folders are made, mode 0700.
+        fingerprint: the tokenizer of the ids in `new`.
+        model: id of the model that predicted `new`.
+        new: the rows written in this run, uses counted in this run. They replace the file's rows
+            of the same keys, uses are added, and the file takes their k.
+        requests: how many requests this run answered.
+
+    Returns:
+        The header as written.
+
+    Raises:
+        CorruptMemory, ForeignMemory: the file there does not fit; it is as before.
+        MemoryFileError: it cannot be locked, read or written; it is as before.
+    """
+    with _locked(path, "write"):
+        stored = read_memory(path, fingerprint)
+        header, table = _merge(stored, fingerprint, model, new, requests)
+        _replace(path, pack(header, table))
+    return header
+
+
+def quarantine(path: Path) -> Path | None:
+    """Move a corrupt file aside, to `NAME.corrupt-TIME` in its folder, and say where to.
+
+    None where the file is not corrupt any more: another process may have been first.
+
+    Raises:
+        MemoryFileError: it cannot be locked, read or moved.
+    """
+    with _locked(path, "move aside"):
+        try:
+            read_memory(path)
+        except CorruptMemory:
+            moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+            return path.replace(path.with_name(f"{path.name}.corrupt-{moment}"))
+        except ForeignMemory:
+            pass
+        return None
+
+
+def clear_memory(path: Path) -> bool:
+    """Delete the file, unread, and the copies that `quarantine` made; whether there was anything.
+
+    Raises:
+        MemoryFileError: it cannot be locked or deleted.
+    """
+    if not _everything_of(path):
+        return False
+    with _locked(path, "clear"):
+        for file in _everything_of(path):
+            file.unlink(missing_ok=True)
+    return True
+
+
+def _merge(
+    stored: tuple[MemoryHeader, TransitionTable] | None,
+    fingerprint: str,
+    model: str,
+    new: TransitionTable,
+    requests: int,
+) -> tuple[MemoryHeader, TransitionTable]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    model = model.encode(errors="replace").decode()  # a folder's name need not be Unicode
+    header, table = stored or (None, TransitionTable.empty(new.k))
+    merged = table.merged_with(new)
+    models = header.models if header else ()
+    return (
+        MemoryHeader(
+            format_version=FORMAT_VERSION,
+            tokenizer=fingerprint,
+            models=models if model in models else (*models, model),
+            k=merged.k,
+            keys=len(merged.keys),
+            first_used=header.first_used if header else now,
+            last_used=now,
+            requests=requests + (header.requests if header else 0),
+        ),
+        merged,
+    )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put `content` in the file's place, whole or not at all; the lock must be held."""
+    temporary = _temporary(path)
+    temporary.unlink(missing_ok=True)  # left by a process that was killed
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last; some file systems cannot, and then it is still whole."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path, doing: str) -> Iterator[None]:
+    """Hold the file's lock; errors of the file system become `MemoryFileError`."""
+    with _explained(doing, path):
+        with suppress(FileNotFoundError):
+            _refuse_special(path)
+        _make_private(path.parent)
+        lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_TIMEOUT_S, mode=0o600)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise MemoryFileError(
+                f"cannot {doing} the token memory {path}: another process has held it for "
+                f"{LOCK_TIMEOUT_S:g} s; try again, or name another file"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@contextmanager
+def _explained(doing: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MemoryFileError(
+            f"cannot {doing} the token memory {path}: {error.strerror or error}; "
+            "check its folder, or name another file"
+        ) from error
+
+
+def _refuse_special(path: Path) -> None:
+    """Keep off folders and devices, which a rename would destroy."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise MemoryFileError(f"{path} is not a regular file; name another file as token memory")
+
+
+def _make_private(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _everything_of(path: Path) -> list[Path]:
+    corrupt = path.parent.glob(f"{glob.escape(path.name)}.corrupt-*")
+    return [file for file in (path, _temporary(path), *corrupt) if file.exists()]

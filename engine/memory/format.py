@@ -1,0 +1,188 @@
+"""The token memory's file format, version 1: bytes <-> header and table. Knows no locks, no paths.
+
+The container is safetensors: 8 bytes little-endian size of a JSON object, that object, then the
+tensors' bytes, which must fill the file exactly. It holds numbers only: nothing in it is executed.
+
+`__metadata__` has one entry, `recap_memory`, a JSON object with exactly these fields:
+
+    format_version  int       1. A reader refuses a greater one before it looks at anything else, so
+                              every later version keeps this container, entry and field.
+    tokenizer       str       fingerprint of the vocabulary (`engine.memory.paths`)
+    models          [str]     models that wrote here, in the order of their first writing
+    k               int       next tokens a row, at least 1
+    keys            int       rows, n
+    first_used      str       ISO 8601 with offset: when the file was begun,
+    last_used       str       and when it was last written
+    requests        int       requests learned from
+    checksum        int       CRC-32 (zlib's) over the bytes of keys, next_ids, probs, uses
+
+Tensors, all unsigned integers, little-endian, row-major:
+
+    keys            U16 or U32  [n]     token ids, strictly increasing
+    next_ids        U16 or U32  [n, k]  most probable first
+    probs           U8          [n, k]  code c; never increasing along a row
+    uses            U16         [n]     times that passes wrote this key; 65535 means "at least"
+
+Ids take U16 where the greatest id of that tensor fits, else U32 (always below 2**31). A probability
+has a logarithmic code, which is as exact for small ones as for large ones:
+
+    c = clip(255 + round(16 * log2(p)), 1, 255)        p = 2 ** ((c - 255) / 16)
+
+so p comes back within 2.2 % down to 1.7e-5 (less becomes that), and 1 exactly. Decoding and
+encoding again changes nothing. c = 0 means that the row has no such next token: p = 0, and the id
+(written as 0) has no meaning. A row takes 4 + 3k to 6 + 5k bytes: 28 to 46 at k = 8.
+"""
+
+import zlib
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from engine.errors import CorruptMemory, ForeignMemory
+from engine.memory.table import NO_NEXT, TransitionTable
+
+FORMAT_VERSION = 1
+METADATA_KEY = "recap_memory"
+
+_DTYPES = {
+    "keys": ("U16", "U32"),
+    "next_ids": ("U16", "U32"),
+    "probs": ("U8",),
+    "uses": ("U16",),
+}
+_PROBABILITIES = np.exp2((np.arange(256) - 255) / 16).astype(np.float32)
+_PROBABILITIES[0] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHeader:
+    """What a token memory says of itself; the fields are those of the module's docstring.
+
+    Raises:
+        ValueError: a field is not as described there.
+    """
+
+    format_version: int
+    tokenizer: str
+    models: tuple[str, ...]
+    k: int
+    keys: int
+    first_used: str
+    last_used: str
+    requests: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("format_version", 1), ("k", 1), ("keys", 0), ("requests", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} must be a number of at least {least}")
+        if not all(isinstance(text, str) for text in (self.tokenizer, *self.models)):
+            raise ValueError("tokenizer and models must be text")
+        for moment in (self.first_used, self.last_used):
+            if not isinstance(moment, str) or datetime.fromisoformat(moment).tzinfo is None:
+                raise ValueError("first_used and last_used must be ISO 8601 with an offset")
+
+
+def pack(header: MemoryHeader, table: TransitionTable) -> bytes:
+    """The file's bytes; `header` must count the table's rows and columns."""
+    columns = {
+        "keys": _narrowest(table.keys),
+        "next_ids": _narrowest(np.where(table.next_ids == NO_NEXT, 0, table.next_ids)),
+        "probs": _encode(table.probs, table.next_ids != NO_NEXT),
+        "uses": np.minimum(table.uses, np.iinfo(np.uint16).max).astype(np.uint16),
+    }
+    fields = asdict(header) | {"checksum": _checksum(columns)}
+    return save(columns, {METADATA_KEY: orjson.dumps(fields).decode()})
+
+
+def load(path: Path) -> tuple[MemoryHeader, TransitionTable]:
+    """Read and check a file; the arrays are the caller's own.
+
+    Raises:
+        CorruptMemory: not a sound safetensors file, or not one as described above.
+        ForeignMemory: a sound safetensors file of a newer format version, or no token memory.
+        OSError: it cannot be opened.
+    """
+    try:
+        with safe_open(path, framework="numpy") as container:
+            header, checksum = _read_header(path, container.metadata() or {})
+            columns = _read_columns(container, header)
+            if _checksum(columns) != checksum:
+                raise ValueError("the checksum differs")
+            return header, _decode_table(columns)
+    except (SafetensorError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CorruptMemory(
+            f"token memory {path} is corrupt ({reason}); remove it to start afresh"
+        ) from error
+
+
+def _read_header(path: Path, metadata: dict[str, str]) -> tuple[MemoryHeader, int]:
+    if METADATA_KEY not in metadata:
+        raise ForeignMemory(f"{path} is a safetensors file but no token memory; name another file")
+    fields = orjson.loads(metadata[METADATA_KEY])
+    if not isinstance(fields, dict):
+        raise ValueError("its header is no JSON object")
+    version = fields.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ForeignMemory(
+            f"token memory {path} has format version {version}, this recap reads {FORMAT_VERSION}; "
+            "upgrade recap-vlm, or name another file"
+        )
+    checksum = fields.pop("checksum", None)
+    models = fields.pop("models", None)
+    if not isinstance(checksum, int) or not isinstance(models, list):
+        raise ValueError("its header lacks the checksum or the models")
+    try:
+        return MemoryHeader(models=tuple(models), **fields), checksum
+    except TypeError as error:
+        raise ValueError("its header lacks fields or has unknown ones") from error
+
+
+def _read_columns(container: Any, header: MemoryHeader) -> dict[str, NDArray[Any]]:
+    if set(container.keys()) != set(_DTYPES):
+        raise ValueError("its tensors are not those of a token memory")
+    n, k = header.keys, header.k
+    shapes = {"keys": [n], "next_ids": [n, k], "probs": [n, k], "uses": [n]}
+    for name, dtypes in _DTYPES.items():
+        column = container.get_slice(name)
+        if column.get_dtype() not in dtypes or list(column.get_shape()) != shapes[name]:
+            raise ValueError(f"{name} has the wrong type or shape")
+    return {name: container.get_tensor(name) for name in _DTYPES}
+
+
+def _decode_table(columns: dict[str, NDArray[Any]]) -> TransitionTable:
+    codes = columns["probs"]
+    # An id from 2**31 on turns negative here, which the table refuses.
+    next_ids = columns["next_ids"].astype(np.int32)
+    next_ids[codes == 0] = NO_NEXT
+    return TransitionTable(
+        keys=columns["keys"].astype(np.int32),
+        next_ids=next_ids,
+        probs=_PROBABILITIES.take(codes),
+        uses=columns["uses"].astype(np.uint32),
+    )
+
+
+def _encode(probs: NDArray[np.float32], present: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    logs = np.log2(np.maximum(probs, _PROBABILITIES[1]))
+    codes = np.clip(255 + np.rint(16 * logs), 1, 255).astype(np.uint8)
+    return np.where(present, codes, np.uint8(0))
+
+
+def _narrowest(ids: NDArray[Any]) -> NDArray[Any]:
+    return ids.astype(np.uint16 if ids.max(initial=0) <= np.iinfo(np.uint16).max else np.uint32)
+
+
+def _checksum(columns: dict[str, NDArray[Any]]) -> int:
+    checksum = 0
+    for name in _DTYPES:
+        checksum = zlib.crc32(np.ascontiguousarray(columns[name]).data, checksum)
+    return checksum
