@@ -178,7 +178,7 @@ def patches(pictures: np.ndarray) -> torch.Tensor:
     """
     mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])
     std = torch.tensor([0.26862954, 0.26130258, 0.27577711])
-    pixels = (torch.from_numpy(pictures).float() / 255 - mean) / std
+    pixels = (torch.tensor(pictures).float() / 255 - mean) / std
     cells = pixels.reshape(-1, _GRID, 2, 14, _GRID, 2, 14, 3)
     ordered = cells.permute(0, 1, 4, 2, 5, 7, 3, 6)  # picture, cell, patch in cell, channel, y, x
     twice = ordered.unsqueeze(6).expand(*ordered.shape[:6], 2, 14, 14)

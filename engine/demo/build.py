@@ -22,7 +22,7 @@ from transformers import (
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from engine.demo.questions import conversation, questions, small_talk
-from engine.demo.scenes import draw_scene
+from engine.demo.scenes import imagine_scene
 
 SIDE = 84  # pixels: three by three merged patches, one for each place of a scene
 IMAGE_TOKENS = 9
@@ -63,7 +63,7 @@ _CHAT_TEMPLATE = """\
 def _corpus(scenes: int = 1500) -> Iterator[str]:
     """Text as the model will meet it; answers count double, for they cost a step a token."""
     for seed in range(scenes):
-        scene = draw_scene(seed)[1]
+        scene = imagine_scene(seed)
         turns = [*conversation(scene, seed), *questions(scene, seed, 6), *small_talk(scene, seed)]
         for turn in turns:
             yield from (turn.question, turn.answer, turn.answer)

@@ -40,7 +40,7 @@ def draw_scene(seed: int, count: int | None = None) -> tuple[Image.Image, Scene]
         A square RGB picture with a side of 168 to 320 pixels, and what it shows. Every second
         picture has been through JPEG.
     """
-    rng = np.random.default_rng([seed, 20_251_108])
+    rng = _generator(seed)
     scene = _invent(rng, count)
     image = _paint(scene, int(rng.integers(168, 321)), rng)
     if rng.random() < 0.5:
@@ -49,6 +49,15 @@ def draw_scene(seed: int, count: int | None = None) -> tuple[Image.Image, Scene]
         image = Image.open(buffer)
         image.load()
     return image, scene
+
+
+def imagine_scene(seed: int, count: int | None = None) -> Scene:
+    """The scene that `draw_scene` paints from the same arguments."""
+    return _invent(_generator(seed), count)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, 20_251_108])
 
 
 def _invent(rng: np.random.Generator, count: int | None) -> Scene:

@@ -1,0 +1,115 @@
+"""Training: batches as the model will meet them at use, and runs that can be taken up again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from engine.demo.batches import Batch, Conversations, patches
+from engine.demo.build import SIDE, new_image_processor, new_model, new_tokenizer
+from engine.demo.scenes import draw_scene
+from engine.demo.train import Settings, Trainer, loss, train
+
+TOKENIZER = new_tokenizer()
+SETTINGS = Settings(steps=4, batch=2, warm_up=2)
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen2_5_VLForConditionalGeneration:
+    torch.manual_seed(0)
+    return new_model(TOKENIZER)
+
+
+def _text(ids: torch.Tensor) -> str:
+    return str(TOKENIZER.decode(ids))
+
+
+def _batch(step: int = 0, size: int = 6) -> Batch:
+    return Conversations(TOKENIZER, seed=1, pool=20).batch(step, size)
+
+
+def test_a_batch_follows_from_seed_and_step() -> None:
+    one, other, later = _batch(3), _batch(3), _batch(4)
+    assert torch.equal(one.input_ids, other.input_ids)
+    assert torch.equal(one.pixel_values, other.pixel_values)
+    assert not torch.equal(one.input_ids, later.input_ids)
+
+
+def test_only_the_answers_are_learned() -> None:
+    batch = _batch()
+    for ids, labels in zip(batch.input_ids, batch.labels, strict=True):
+        text = _text(ids)
+        answers = [part.split("<|im_end|>")[0] for part in text.split("assistant\n")[1:]]
+        learned = _text(labels[labels != -100]).split("<|im_end|>")
+        assert learned == [*answers, ""]
+
+
+def test_ids_are_those_of_the_chat_template() -> None:
+    text = _text(_batch().input_ids[0]).replace("<|endoftext|>", "")
+    parts = text.replace("<|im_end|>\n", "").split("<|im_start|>")[1:]
+    messages = [dict(zip(("role", "content"), part.split("\n", 1), strict=True)) for part in parts]
+    assert TOKENIZER.apply_chat_template(messages, tokenize=False) == text
+    ids = TOKENIZER.encode(text)
+    assert _batch().input_ids[0, : len(ids)].tolist() == ids
+
+
+def test_positions_are_the_models_own(model: Qwen2_5_VLForConditionalGeneration) -> None:
+    batch = _batch()
+    is_image = batch.input_ids == model.config.image_token_id
+    expected, _ = model.model.get_rope_index(
+        batch.input_ids, mm_token_type_ids=is_image.int(), image_grid_thw=batch.image_grid_thw
+    )
+    assert torch.equal(batch.position_ids, expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pixels_are_the_image_processors(seed: int) -> None:
+    image, _ = draw_scene(seed)
+    expected = new_image_processor()(image, return_tensors="pt")["pixel_values"]
+    small = np.asarray(image.resize((SIDE, SIDE), resample=3))
+    assert torch.equal(patches(small[None]), expected)
+
+
+def test_the_loss_is_the_models_own(model: Qwen2_5_VLForConditionalGeneration) -> None:
+    batch = _batch()
+    with torch.no_grad():
+        logits = model(
+            input_ids=batch.input_ids,
+            position_ids=batch.position_ids,
+            pixel_values=batch.pixel_values,
+            image_grid_thw=batch.image_grid_thw,
+        ).logits
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten())
+        assert loss(model, batch).item() == pytest.approx(expected.item(), rel=0.01)
+
+
+def test_the_rates_rise_stay_and_fall() -> None:
+    settings = Settings(steps=100, warm_up=10, cool_down=0.5)
+    assert settings.pace(0) == pytest.approx(0.1)
+    assert settings.pace(30) == 1.0
+    assert settings.pace(75) == pytest.approx(0.5)
+    assert settings.pace(99) == pytest.approx(0.02)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole, first, second = Trainer(SETTINGS), Trainer(SETTINGS), Trainer(SETTINGS)
+    losses = [whole.advance() for _ in range(4)]
+    resumed = [first.advance() for _ in range(2)]
+    first.save_checkpoint(tmp_path / "checkpoint.pt")
+    second.load_checkpoint(tmp_path / "checkpoint.pt")
+    resumed += [second.advance() for _ in range(2)]
+    assert resumed == losses
+    for ours, theirs in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_folder_is_taken_up_where_it_was_left(tmp_path: Path) -> None:
+    train(tmp_path, Settings(steps=1, batch=2))
+    assert train(tmp_path, Settings(steps=2, batch=2)).step == 2
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [record["start"] for record in records if "start" in record] == [0, 1]
+    loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "model")
+    assert loaded.dtype == torch.float16
