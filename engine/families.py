@@ -77,7 +77,7 @@ FAMILIES: dict[str, Family] = {
 # Layers that keep every token's keys and values. Others fold what they read into a state, from
 # which a rejected draft cannot be taken back.
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-RECURRENT = frozenset({"lfm2_moe", "rwkv", "xlstm"})  # whose configs do not tell in `layer_types`
+RECURRENT = frozenset({"lfm2_moe", "recurrent_gemma", "rwkv", "xlstm"})  # not told by `layer_types`
 
 
 def family_of(config: Any) -> Family:
