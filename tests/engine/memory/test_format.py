@@ -1,0 +1,213 @@
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
+from engine.memory.format import MemoryHeader, load, pack
+from engine.memory.table import NO_NEXT, TransitionTable
+from tests.engine.memory.tables import rows_of, table, tables
+
+Columns = dict[str, np.ndarray]
+FEW = table({3: [(5, 0.5), (6, 0.25)], 70_000: [(7, 0.75), (8, 0.125)]})
+
+
+def header_of(table: TransitionTable) -> MemoryHeader:
+    moment = "2026-01-02T03:04:05+00:00"
+    n, k = len(table.keys), table.k
+    return MemoryHeader(1, "0123456789abcdef", ("demo",), k, n, moment, moment, 7)
+
+
+def packed(path: Path, table: TransitionTable) -> Path:
+    path.write_bytes(pack(header_of(table), table))
+    return path
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("format") / "memory.safetensors"
+
+
+@settings(deadline=None)
+@given(stored=tables())
+def test_what_is_packed_comes_back(scratch: Path, stored: TransitionTable) -> None:
+    header, read = load(packed(scratch, stored))
+
+    assert header == header_of(stored)
+    np.testing.assert_array_equal(read.keys, stored.keys)
+    np.testing.assert_array_equal(read.next_ids, stored.next_ids)
+    np.testing.assert_array_equal(read.uses, np.minimum(stored.uses, 65535))
+    wanted = np.where(stored.next_ids == NO_NEXT, 0, np.maximum(stored.probs, 2**-15.875))
+    np.testing.assert_allclose(read.probs, wanted, rtol=0.022)
+
+
+def test_every_code_of_a_probability_survives_being_written_again(scratch: Path) -> None:
+    codes = np.arange(255, 0, -1, dtype=np.float32)
+    exact = table({1: list(enumerate(2 ** ((codes - 255) / 16)))})
+
+    once = load(packed(scratch, exact))[1]
+    twice = load(packed(scratch, once))[1]
+
+    assert len(np.unique(once.probs)) == 255
+    assert once.probs[0, 0] == 1
+    np.testing.assert_array_equal(once.probs, twice.probs)
+
+
+@pytest.mark.parametrize(("max_id", "row"), [(65_535, 28), (151_935, 46)])
+def test_a_row_of_eight_next_tokens_takes_at_most_fifty_bytes(
+    scratch: Path, max_id: int, row: int
+) -> None:
+    n = 4000
+    ids = np.arange(max_id - n + 1, max_id + 1, dtype=np.int32)
+    full = TransitionTable(
+        keys=ids,
+        next_ids=np.repeat(ids[:, None], 8, axis=1),
+        probs=np.full((n, 8), 0.125, np.float32),
+        uses=np.ones(n, np.uint32),
+    )
+
+    size = packed(scratch, full).stat().st_size
+
+    assert row * n < size < row * n + 1000
+
+
+def test_a_file_cut_short_anywhere_is_corrupt(scratch: Path) -> None:
+    whole = packed(scratch, FEW).read_bytes()
+    for length in range(len(whole)):
+        scratch.write_bytes(whole[:length])
+        with pytest.raises(CorruptMemory, match=r"memory\.safetensors is corrupt"):
+            load(scratch)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"PK\3\4" * 99, b"\xff" * 99])
+def test_any_other_content_is_corrupt(scratch: Path, content: bytes) -> None:
+    scratch.write_bytes(content)
+    with pytest.raises(CorruptMemory):
+        load(scratch)
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x80])
+def test_a_changed_byte_never_changes_the_transitions_unseen(scratch: Path, flip: int) -> None:
+    whole = packed(scratch, FEW).read_bytes()
+    sound = rows_of(load(scratch)[1])
+    refused = 0
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= flip
+        scratch.write_bytes(changed)
+        try:
+            assert rows_of(load(scratch)[1]) == sound
+        except MemoryFileError:
+            refused += 1
+    assert refused > len(whole) / 2
+
+
+def parts(path: Path) -> tuple[Columns, dict[str, Any]]:
+    """The tensors and the header of a sound file, to forge others from."""
+    with safe_open(packed(path, FEW), framework="numpy") as container:
+        columns = {name: container.get_tensor(name).copy() for name in container.keys()}  # noqa: SIM118
+        return columns, orjson.loads(container.metadata()["recap_memory"])
+
+
+def forge(path: Path, columns: Columns, header: Any) -> None:
+    """Write a file whose checksum is right, whatever else is wrong."""
+    if isinstance(header, dict) and "checksum" in header:
+        named = [columns[name] for name in ("keys", "next_ids", "probs", "uses") if name in columns]
+        header["checksum"] = zlib.crc32(b"".join(column.tobytes() for column in named))
+    save_file(columns, path, {"recap_memory": orjson.dumps(header).decode()})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"uses": None}, id="a column missing"),
+        pytest.param({"more": np.zeros(1, np.uint8)}, id="a column too many"),
+        pytest.param({"uses": np.ones(2, np.float32)}, id="wrong type"),
+        pytest.param({"uses": np.ones(3, np.uint16)}, id="wrong length"),
+        pytest.param({"uses": np.ones((2, 1), np.uint16)}, id="wrong rank"),
+        pytest.param({"probs": np.ones((2, 3), np.uint8)}, id="another k"),
+        pytest.param({"keys": np.array([9, 3], np.uint32)}, id="keys fall"),
+        pytest.param({"keys": np.array([3, 3], np.uint32)}, id="a key twice"),
+        pytest.param({"keys": np.array([3, 2**31], np.uint32)}, id="a key too large"),
+        pytest.param({"next_ids": np.full((2, 2), 2**32 - 1, np.uint32)}, id="an id too large"),
+        pytest.param({"probs": np.array([[1, 2], [2, 1]], np.uint8)}, id="probabilities rise"),
+    ],
+)
+def test_columns_that_are_not_as_documented_are_corrupt(
+    scratch: Path, change: dict[str, np.ndarray | None]
+) -> None:
+    columns, header = parts(scratch)
+    changed = {name: column for name, column in (columns | change).items() if column is not None}
+    forge(scratch, changed, header)
+    with pytest.raises(CorruptMemory):
+        load(scratch)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"k": 3},
+        {"k": 2.0},
+        {"keys": 3},
+        {"requests": -1},
+        {"requests": True},
+        {"format_version": 0},
+        {"format_version": "1"},
+        {"tokenizer": None},
+        {"models": "demo"},
+        {"models": [1]},
+        {"first_used": "yesterday"},
+        {"first_used": "2026-01-02T03:04:05"},
+        {"last_used": 5},
+        {"unheard_of": 1},
+    ],
+    ids=str,
+)
+def test_a_header_that_is_not_as_documented_is_corrupt(
+    scratch: Path, change: dict[str, Any]
+) -> None:
+    columns, header = parts(scratch)
+    forge(scratch, columns, header | change)
+    with pytest.raises(CorruptMemory):
+        load(scratch)
+
+
+@pytest.mark.parametrize("field", [*(field.name for field in fields(MemoryHeader)), "checksum"])
+def test_every_field_of_the_header_is_needed(scratch: Path, field: str) -> None:
+    columns, header = parts(scratch)
+    del header[field]
+    forge(scratch, columns, header)
+    with pytest.raises(CorruptMemory):
+        load(scratch)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"format_version": 1}'])
+def test_a_header_that_is_no_object_is_corrupt(scratch: Path, text: str) -> None:
+    columns, _ = parts(scratch)
+    save_file(columns, scratch, {"recap_memory": text})
+    with pytest.raises(CorruptMemory):
+        load(scratch)
+
+
+def test_the_forged_files_above_are_bad_only_where_they_were_changed(scratch: Path) -> None:
+    forge(scratch, *parts(scratch))
+    assert rows_of(load(scratch)[1]) == rows_of(load(packed(scratch, FEW))[1])
+
+
+def test_a_newer_version_is_foreign_whatever_else_changed(scratch: Path) -> None:
+    forge(scratch, {"other": np.zeros(3, np.uint8)}, {"format_version": 2, "novel": []})
+    with pytest.raises(ForeignMemory, match="format version 2"):
+        load(scratch)
+
+
+def test_a_models_weights_are_foreign_not_corrupt(scratch: Path) -> None:
+    save_file({"weight": np.zeros((2, 2), np.float32)}, scratch)
+    with pytest.raises(ForeignMemory, match="no token memory"):
+        load(scratch)
