@@ -4,7 +4,10 @@ Definitions are those of DESIGN section 4. Counts come from token ids only; the 
 decoding loop's business.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from engine.tree import DraftTree
 
 SOURCES = ("contextual-3", "contextual-2", "token", "suffix")
 """Where a drafted token came from: a three-, two- or one-token key, or a repeated suffix."""
@@ -36,30 +39,29 @@ class DecodeStats:
     source_drafted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     source_accepted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
 
-    def count_pass(
-        self, sources: list[str], depths: list[int], accepted: list[int], committed: int
-    ) -> None:
+    def count_pass(self, tree: DraftTree, path: Sequence[int], committed: int) -> None:
         """Count one verify pass.
 
         Args:
-            sources, depths: of each draft node, root excluded; depth 1 hangs on the root.
-            accepted: indices into them of the nodes that were committed, in order.
+            tree: what was verified.
+            path: the nodes of it that were committed, root first, ascending.
             committed: tokens committed, bonus token included, after any cut at a stop token.
         """
+        accepted = path[1:]
         self.passes += 1
         self.pass_tokens += committed
         self.new_tokens += committed
-        self.drafted += len(sources)
+        self.drafted += len(tree) - 1
         self.accepted += len(accepted)
         self.acceptance_histogram[committed] = self.acceptance_histogram.get(committed, 0) + 1
-        for source in sources:
-            self.source_drafted[source] += 1
+        for source in tree.sources[1:]:
+            self.source_drafted[SOURCES[source]] += 1
         for node in accepted:
-            self.source_accepted[sources[node]] += 1
-        deepest = max(depths, default=0)
-        while len(self.depth_reached) < deepest:
-            self.depth_reached.append(0)
-            self.depth_accepted.append(0)
+            self.source_accepted[SOURCES[tree.sources[node]]] += 1
+        deepest = max(tree.depths)
+        missing = deepest - len(self.depth_reached)
+        self.depth_reached += [0] * missing
+        self.depth_accepted += [0] * missing
         for depth in range(deepest):
             self.depth_reached[depth] += 1
         for depth in range(len(accepted)):

@@ -1,0 +1,65 @@
+"""The attention of decode passes, given to transformers through its `AttentionInterface`.
+
+Two things differ from transformers' own `sdpa`: the query heads that share a key-value head are
+folded into its rows, so that keys and values are not copied once for each of them; and half
+precision is computed in float32, because a token's result must not depend on how many draft tokens
+share its pass (that is what makes half-precision outputs differ between decoding methods).
+A forward without a tree mask (prefill, vision towers) is transformers' own business.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+NAME = "recap_tree"
+"""The name under which models are loaded with this attention."""
+
+LONGEST_TREE_PASS = 1024
+"""A forward over more tokens than this is a prefill, whatever its mask."""
+
+
+def tree_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of n queries over T keys under an additive mask.
+
+    Args:
+        query: [1, heads, n, head dim].
+        key, value: [1, kv heads, T, head dim]; heads is a multiple of kv heads.
+        attention_mask: [1, 1, n, T], added to the scaled products; None outside decode passes.
+        scaling: factor of the products; None is 1 / sqrt(head dim).
+
+    Returns:
+        [1, n, heads, head dim] in the query's dtype, and None for the weights.
+    """
+    batch, heads, n, dim = query.shape
+    if attention_mask is None or attention_mask.dtype == torch.bool or batch != 1:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+    kv_heads, length = key.shape[1], key.shape[2]
+    group = heads // kv_heads
+    folded = query.reshape(1, kv_heads, group * n, dim)
+    exact = torch.promote_types(query.dtype, torch.float32)
+    if group > 1 and n > 1:
+        attention_mask = attention_mask.expand(1, group, n, length).reshape(1, 1, -1, length)
+    output = F.scaled_dot_product_attention(
+        folded.to(exact), key.to(exact), value.to(exact), attn_mask=attention_mask, scale=scaling
+    )
+    output = output.to(query.dtype).view(1, heads, n, value.shape[-1])
+    return output.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, tree_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,188 @@
+"""RECAP (arXiv 2611.05894): the target's own predictions, recycled into a tree of guesses.
+
+Contextual memory under two- and three-token keys, token memory under one-token keys, fusion,
+best-first search and suffix continuations; DESIGN section 1 tells the method. The hot path is
+plain Python over small lists.
+"""
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from engine.fusion import Candidate, Retrieved, fuse
+from engine.logits import Predictions
+from engine.memory.transitions import (
+    NO_CONTEXT,
+    NO_TOKEN,
+    ONE,
+    THREE,
+    TOKEN_BITS,
+    TWO,
+    ContextualMemory,
+    TokenMemory,
+    predictions_of,
+)
+from engine.options import DrafterOptions
+from engine.stats import SOURCES
+from engine.suffix import SuffixIndex
+from engine.tree import DraftTree
+
+KEYED = tuple(SOURCES.index(name) for name in ("token", "contextual-2", "contextual-3"))
+SUFFIX = SOURCES.index("suffix")
+NO_MATCH = (-1, 0)
+UNSEEN = -1
+LONGEST_TRUST = 64
+
+
+class RecapDrafter:
+    """The RECAP drafter of one session; its token memory outlives requests."""
+
+    seeds = True
+
+    def __init__(
+        self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]
+    ) -> None:
+        """`placeholders`: ids of image and video features, never keyed, drafted or matched."""
+        self.options = options
+        self.memory = memory
+        self._placeholders = placeholders
+        self._trust = [_suffix_trust(options, match) for match in range(LONGEST_TRUST + 1)]
+        self.start(())
+
+    @property
+    def k(self) -> int:
+        """Predictions kept of every node."""
+        return self.options.k
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Drop the contextual memory and read the prompt."""
+        self._contextual = ContextualMemory()
+        self._suffix = SuffixIndex()
+        self._context = NO_CONTEXT
+        self._last = NO_TOKEN
+        self._tree_contexts: list[int] = []
+        self._prompt_contexts: list[int] = []
+        for token in prompt:
+            self._read(token)
+            self._prompt_contexts.append(self._context)
+
+    def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
+        """Learn what the target predicts inside the prompt."""
+        contexts = [self._prompt_contexts[position] for position in positions]
+        self._store(contexts, range(len(contexts)), predictions)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Read tokens that were committed."""
+        for token in tokens:
+            self._read(token)
+
+    def learn(self, path: Sequence[int], predictions: Predictions) -> None:
+        """Write back every node's prediction; the accepted path last, so that it prevails."""
+        accepted = set(path)
+        rejected = (node for node in range(len(self._tree_contexts)) if node not in accepted)
+        self._store(self._tree_contexts, [*rejected, *path], predictions)
+
+    def propose(self, max_depth: int) -> DraftTree:
+        """Best-first search for the paths that are most likely to be accepted.
+
+        The heap holds candidates as (minus path probability, parent, rank among its children): of
+        every parent the best that is not yet in the tree. Rank -1 stands for a node's children
+        that were not looked up yet; none of them can be likelier than the node itself.
+        """
+        budget, floor = self.options.nodes, self.options.min_probability
+        max_depth = min(max_depth, self.options.max_depth)
+        tree = DraftTree([self._last])
+        self._tree_contexts = contexts = [self._context]
+        matches = [(self._suffix.match_end, self._suffix.match_length)]
+        children: dict[int, _Children] = {}
+        heap = [(-1.0, 0, UNSEEN)] if max_depth > 0 else []
+        while heap and len(tree) <= budget:
+            reached, parent, rank = heappop(heap)
+            if rank == UNSEEN:
+                children[parent] = self._retrieve(contexts[parent], *matches[parent])
+            else:
+                token = children[parent].candidates[rank][1]
+                if token not in self._placeholders:
+                    node = tree.add(token, parent, children[parent].source(rank), -reached)
+                    contexts.append((contexts[parent] << TOKEN_BITS | token) & THREE)
+                    matches.append(self._follow(token, *matches[parent]))
+                    if tree.depths[node] < max_depth:
+                        heappush(heap, (reached, node, UNSEEN))
+            rank += 1
+            candidates = children[parent].candidates
+            if rank < len(candidates):
+                probability = tree.probabilities[parent] * candidates[rank][0]
+                if probability > floor:
+                    heappush(heap, (-probability, parent, rank))
+        return tree
+
+    def _retrieve(self, context: int, match_end: int, match_length: int) -> "_Children":
+        """Look a node's three keys up and fuse what they hold with the suffix's continuation."""
+        contextual = self._contextual
+        retrieved = (
+            self.memory.recall(context & ONE),
+            contextual.pairs.get(context & TWO),
+            contextual.triples.get(context),
+        )
+        copied = (0.0, NO_TOKEN)
+        if match_length >= self.options.suffix_min_match and match_end < len(self._suffix.text):
+            follower = self._suffix.text[match_end]
+            if follower >= 0:
+                copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
+        return _Children(retrieved, copied, fuse(retrieved, self.options.specificity, copied))
+
+    def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
+        """The match of a node's child: one longer if the child goes on like the earlier text."""
+        text = self._suffix.text
+        if match_length and match_end < len(text) and text[match_end] == token:
+            return match_end + 1, match_length + 1
+        return NO_MATCH
+
+    def _read(self, token: int) -> None:
+        self._last = token
+        if token in self._placeholders:
+            if self._context != NO_CONTEXT:
+                # A separator that occurs nowhere else, so that no match crosses a picture.
+                self._suffix.extend((-1 - len(self._suffix.text),))
+            self._context = NO_CONTEXT
+        else:
+            self._context = (self._context << TOKEN_BITS | token) & THREE
+            self._suffix.extend((token,))
+
+    def _store(
+        self, contexts: Sequence[int], order: Iterable[int], predictions: Predictions
+    ) -> None:
+        """Write predictions under the one-, two- and three-token keys of their contexts."""
+        rows = predictions_of(predictions.top_ids, predictions.top_probs)
+        pairs, triples, tokens = self._contextual.pairs, self._contextual.triples, self.memory
+        for i in order:
+            context, row = contexts[i], rows[i]
+            if context & ONE == NO_TOKEN:
+                continue
+            tokens.store(context & ONE, row)
+            if context >> TOKEN_BITS & ONE != NO_TOKEN:
+                pairs[context & TWO] = row
+                if context >> 2 * TOKEN_BITS != NO_TOKEN:
+                    triples[context] = row
+
+
+class _Children(NamedTuple):
+    """The candidates for a node's children, most probable first, and where they came from."""
+
+    retrieved: Retrieved
+    copied: Candidate
+    candidates: list[Candidate]
+
+    def source(self, rank: int) -> int:
+        """The suffix where it was surer than the memories, else the longest key that knew."""
+        probability, token = self.candidates[rank]
+        if self.copied == (probability, token):
+            return SUFFIX
+        known = (i for i in (2, 1, 0) if (row := self.retrieved[i]) and token in row.ids)
+        return KEYED[next(known)]
+
+
+def _suffix_trust(options: DrafterOptions, match: int) -> float:
+    """Confidence in the token that followed the earlier occurrence of a match of this length."""
+    longer = max(match - options.suffix_min_match, 0)
+    return 1 - (1 - options.suffix_base) * options.suffix_gain**longer

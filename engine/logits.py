@@ -1,0 +1,150 @@
+"""From the target's logits to its greedy choices and to what the memories keep of them.
+
+The choice is what `generate(do_sample=False)` computes: the argmax, lowest id on a tie, in float32,
+after the logits processors that the model's generation config asks for. Knows no model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList
+from transformers.generation import logits_process as lp
+
+from engine.errors import ModelError
+from engine.tree import DraftTree
+
+BLOCK = 64
+"""Vocabulary entries a block when the top k are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What the target predicts at n positions.
+
+    Attributes:
+        choices: [n] its greedy next tokens.
+        top_ids: [n, k] int64, its most probable next tokens, best first; k may be 0.
+        top_probs: [n, k] float32, their softmax probabilities.
+    """
+
+    choices: list[int]
+    top_ids: NDArray[np.int64]
+    top_probs: NDArray[np.float32]
+
+
+def predict(logits: Tensor, k: int) -> Predictions:
+    """Choices and top k of [n, vocab] float32 logits, in one transfer to the CPU.
+
+    The top k are found among the k blocks with the largest maxima, which is exact up to ties and
+    several times faster than a top-k over whole rows.
+    """
+    n, vocab = logits.shape
+    blocks = -(-vocab // BLOCK)
+    if k == 0:
+        empty = np.empty((n, 0))
+        choices = logits.argmax(-1).tolist()
+        return Predictions(choices, empty.astype(np.int64), empty.astype(np.float32))
+    if blocks * BLOCK != vocab:
+        logits = torch.nn.functional.pad(logits, (0, blocks * BLOCK - vocab), value=-torch.inf)
+    blocked = logits.view(n, blocks, BLOCK)
+    maxima = blocked.amax(-1)
+    best = maxima.argmax(-1)
+    choice = best * BLOCK + blocked[torch.arange(n, device=logits.device), best].argmax(-1)
+    k = min(k, vocab)
+    chosen = maxima.topk(min(k, blocks)).indices
+    candidates = blocked.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    values, places = candidates.topk(k)
+    ids = chosen.gather(1, places // BLOCK) * BLOCK + places % BLOCK
+    probs = (values - logits.logsumexp(-1, keepdim=True)).exp()
+    packed = torch.cat([choice[:, None].double(), ids.double(), probs.double()], 1).cpu().numpy()
+    return Predictions(
+        packed[:, 0].astype(np.int64).tolist(),
+        packed[:, 1 : k + 1].astype(np.int64),
+        packed[:, k + 1 :].astype(np.float32),
+    )
+
+
+class GreedyRules:
+    """The logits processors of a model's generation config, applied along every path of a tree."""
+
+    def __init__(self, config: GenerationConfig, eos_ids: Sequence[int]) -> None:
+        """Raises ModelError where the config asks for what greedy verification cannot do."""
+        refused = [name for name in _NOT_SUPPORTED if getattr(config, name, None) not in _UNSET]
+        if refused:
+            raise ModelError(f"the model's generation config asks for {refused[0]}; not supported")
+        self._config = config
+        self._eos_ids = list(eos_ids)
+        self._processors = LogitsProcessorList()
+
+    def start(self, prompt_tokens: int, max_tokens: int, device: torch.device) -> None:
+        """Set up for a request whose prompt has this many tokens, placeholders included."""
+        config, eos = self._config, self._eos_ids
+        made: list[lp.LogitsProcessor] = []
+        if config.sequence_bias:
+            made.append(lp.SequenceBiasLogitsProcessor(config.sequence_bias))
+        if config.repetition_penalty not in (None, 1.0):
+            made.append(lp.RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
+        if config.no_repeat_ngram_size:
+            made.append(lp.NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
+        if config.bad_words_ids:
+            made.append(lp.NoBadWordsLogitsProcessor(config.bad_words_ids, eos or None))
+        if config.min_length and eos:
+            made.append(lp.MinLengthLogitsProcessor(config.min_length, eos, str(device)))
+        if config.min_new_tokens and eos:
+            least = config.min_new_tokens
+            args = (prompt_tokens, least, eos, str(device))
+            made.append(lp.MinNewTokensLengthLogitsProcessor(*args))
+        if config.forced_eos_token_id is not None:
+            last = prompt_tokens + max_tokens
+            forced = config.forced_eos_token_id
+            made.append(lp.ForcedEOSTokenLogitsProcessor(last, forced, str(device)))
+        if config.remove_invalid_values:
+            made.append(lp.InfNanRemoveLogitsProcessor())
+        if config.exponential_decay_length_penalty is not None:
+            penalty = config.exponential_decay_length_penalty
+            made.append(lp.ExponentialDecayLengthPenalty(penalty, eos, prompt_tokens))
+        if config.suppress_tokens:
+            made.append(lp.SuppressTokensLogitsProcessor(config.suppress_tokens, str(device)))
+        self._processors = LogitsProcessorList(made)
+
+    def apply(self, logits: Tensor, tree: DraftTree, history: Sequence[int]) -> Tensor:
+        """Process [n, vocab] float32 logits, each node seeing the tokens up to itself.
+
+        Args:
+            history: prompt and committed tokens, the root included.
+        """
+        if not self._processors:
+            return logits
+        logits = logits.clone()
+        past = torch.tensor(history, device=logits.device)
+        paths = _paths(tree)
+        for depth in range(max(tree.depths) + 1):
+            nodes = [node for node, at in enumerate(tree.depths) if at == depth]
+            tails = torch.tensor([paths[node] for node in nodes], device=logits.device)
+            ids = torch.cat([past.expand(len(nodes), -1), tails.view(len(nodes), depth).long()], 1)
+            rows = cast(torch.FloatTensor, logits[nodes])
+            logits[nodes] = self._processors(cast(torch.LongTensor, ids), rows)
+        return logits
+
+
+def _paths(tree: DraftTree) -> list[list[int]]:
+    """The drafted tokens from the root, excluded, down to each node."""
+    paths: list[list[int]] = [[]]
+    for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
+        paths.append([*paths[parent], token])
+    return paths
+
+
+_UNSET = (None, 1, 1.0, False)
+_NOT_SUPPORTED = (
+    "guidance_scale",
+    "encoder_repetition_penalty",
+    "forced_bos_token_id",
+    "begin_suppress_tokens",
+    "watermarking_config",
+)

@@ -1,0 +1,64 @@
+"""Keeps a session's token memory in its file; whatever goes wrong is a notice, never an error."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import CorruptMemory, MemoryFileError
+from engine.memory.file import quarantine, read_memory, update_memory
+from engine.memory.table import TransitionTable
+from engine.memory.transitions import TokenMemory
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKeeper:
+    """Reads and writes the token memory of one model's tokenizer.
+
+    Attributes:
+        path: the file.
+        fingerprint: of the tokenizer's vocabulary.
+        model: id of the model, listed in the file.
+        vocab_size: ids from here on would not be the model's.
+    """
+
+    path: Path
+    fingerprint: str
+    model: str
+    vocab_size: int
+
+    def load(self) -> tuple[TokenMemory, list[str]]:
+        """The memory in the file, or an empty one and one line that says why."""
+        try:
+            stored = read_memory(self.path, self.fingerprint)
+        except CorruptMemory as error:
+            return TokenMemory(), [f"{error}; starting with an empty memory", *self._set_aside()]
+        except MemoryFileError as error:
+            return TokenMemory(), [f"{error}; starting with an empty memory"]
+        return TokenMemory(stored and self._within_vocabulary(stored[1])), []
+
+    def save(self, memory: TokenMemory, requests: int) -> list[str]:
+        """Merge what was learned since the last save; on failure one line that says why."""
+        written = memory.written()
+        if written is None:
+            return []
+        try:
+            update_memory(self.path, self.fingerprint, self.model, written, requests)
+        except MemoryFileError as error:
+            return [f"{error}; what was learned is not kept"]
+        memory.mark_saved()
+        return []
+
+    def _set_aside(self) -> list[str]:
+        try:
+            aside = quarantine(self.path)
+        except MemoryFileError as error:
+            return [str(error)]
+        return [f"moved it to {aside}"] if aside else []
+
+    def _within_vocabulary(self, table: TransitionTable) -> TransitionTable:
+        sound = (table.keys < self.vocab_size) & (table.next_ids < self.vocab_size).all(1)
+        rows = np.flatnonzero(sound)
+        return TransitionTable(
+            table.keys[rows], table.next_ids[rows], table.probs[rows], table.uses[rows]
+        )

@@ -1,0 +1,111 @@
+"""The memories in RAM: what the target predicted after a key of one, two or three tokens.
+
+A *context* packs the last three token ids into one integer, so that all three keys of a tree node
+come from it by masking and a child's context by shifting. Knows no model, no file, no tensor.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.memory.table import TransitionTable
+
+TOKEN_BITS = 20
+"""Bits a token id takes in a context; the largest vocabularies have 18."""
+ONE = (1 << TOKEN_BITS) - 1
+TWO = (1 << 2 * TOKEN_BITS) - 1
+THREE = (1 << 3 * TOKEN_BITS) - 1
+NO_TOKEN = ONE
+"""Stands in a context where there is no token to key by: before the text and at placeholders."""
+NO_CONTEXT = THREE
+
+
+class Prediction(NamedTuple):
+    """The target's top-k next tokens after some context.
+
+    `ids` and `probs` are parallel, most probable first; `confidence` is 1 - entropy / log k of the
+    probabilities normalised to one: 1 is certain, 0 is uniform.
+    """
+
+    ids: Sequence[int]
+    probs: Sequence[float]
+    confidence: float
+
+
+def confidences(probs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Entropy confidence of each row of [n, k] probabilities. Returns [n] float32 in [0, 1]."""
+    shares = probs / np.maximum(probs.sum(1, keepdims=True), 1e-30)
+    entropy = -(shares * np.log(np.maximum(shares, 1e-30))).sum(1)
+    rows: NDArray[np.float32] = np.clip(1 - entropy / np.log(probs.shape[1]), 0, 1)
+    return rows
+
+
+def predictions_of(ids: NDArray[np.integer], probs: NDArray[np.float32]) -> list[Prediction]:
+    """One `Prediction` a row of [n, k] ids and probabilities."""
+    rows = zip(ids.tolist(), probs.tolist(), confidences(probs).tolist(), strict=True)
+    return [Prediction(*row) for row in rows]
+
+
+class ContextualMemory:
+    """Predictions under two- and three-token keys; lives for one request, or one conversation."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[int, Prediction] = {}
+        self.triples: dict[int, Prediction] = {}
+
+
+class TokenMemory:
+    """Predictions under one-token keys; outlives requests, and in a file runs.
+
+    Rows of the file stay arrays until a key is first looked up.
+    """
+
+    def __init__(self, table: TransitionTable | None = None) -> None:
+        self._rows: dict[int, Prediction] = {}
+        self._written: dict[int, int] = {}
+        self._table = table
+        self._row_of = (
+            {}
+            if table is None
+            else dict(zip(table.keys.tolist(), range(len(table.keys)), strict=True))
+        )
+
+    def __len__(self) -> int:
+        return len(self._row_of.keys() | self._rows.keys())
+
+    def recall(self, token: int) -> Prediction | None:
+        """The newest prediction after a token."""
+        found = self._rows.get(token)
+        if found is not None or self._table is None:
+            return found
+        row = self._row_of.get(token)
+        if row is None:
+            return None
+        part = slice(row, row + 1)
+        found = predictions_of(self._table.next_ids[part], self._table.probs[part])[0]
+        self._rows[token] = found
+        return found
+
+    def store(self, token: int, row: Prediction) -> None:
+        """Replace the prediction after a token."""
+        self._rows[token] = row
+        self._written[token] = self._written.get(token, 0) + 1
+
+    def written(self) -> TransitionTable | None:
+        """The rows that were written since this memory was made; None when there are none."""
+        if not self._written:
+            return None
+        keys = sorted(self._written)
+        rows = [self._rows[key] for key in keys]
+        return TransitionTable(
+            keys=np.array(keys, np.int32),
+            next_ids=np.array([row.ids for row in rows], np.int32),
+            probs=np.array([row.probs for row in rows], np.float32),
+            uses=np.array([self._written[key] for key in keys], np.uint32),
+        )
+
+    def mark_saved(self) -> None:
+        """Nothing that is in here now needs to be written again."""
+        self._written.clear()

@@ -1,0 +1,167 @@
+"""The target: an unmodified transformers model as three calls: prefill, verify a tree, keep a path.
+
+The one module that calls a model's forward. Knows positions, masks and the cache; decides nothing.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.families import Family
+from engine.kv_cache import GROWTH_STEP, TreeCache
+from engine.prompts import EncodedPrompt
+from engine.tree import DraftTree, visibility
+
+
+class Target:
+    """A model and the cache of the request that it is answering.
+
+    Between calls the cache holds every committed token but the last, which is the next tree's root.
+    """
+
+    def __init__(self, model: Any, family: Family) -> None:
+        """`model`: a transformers model for causal or image-text-to-text generation, in eval mode,
+        loaded with the attention of `engine.attention`."""
+        self.model = model
+        self.device: torch.device = model.device
+        self._mrope = family.rope == "mrope"
+        self._cache_name = _cache_argument(model)
+        self._masks = _LayerMasks(model)
+        self._head: nn.Module = model.get_output_embeddings()
+        self._cache = TreeCache(0)
+        self._position_delta = 0
+        self._prompt_hidden: Tensor | None = None
+
+    @torch.inference_mode()
+    def prefill(self, prompt: EncodedPrompt, room: int) -> Tensor:
+        """Run the prompt, pictures included, and commit it.
+
+        Args:
+            room: tokens that the cache should expect behind the prompt.
+
+        Returns:
+            [1, vocab] float32 logits of the token after the prompt.
+        """
+        self._cache = TreeCache(room)
+        rope_owner = _rope_owner(self.model) if self._mrope else None
+        if rope_owner is not None:
+            rope_owner.rope_deltas = None  # of the request before
+        inputs = {name: value.to(self.device) for name, value in prompt.model_inputs.items()}
+        hook = self._head.register_forward_pre_hook(self._catch_hidden)
+        try:
+            output = self._forward(prompt.input_ids.to(self.device), None, None, inputs)
+        finally:
+            hook.remove()
+        tokens = prompt.input_ids.shape[1]
+        self._cache.keep(range(tokens))
+        deltas = None if rope_owner is None else rope_owner.rope_deltas
+        self._position_delta = 0 if deltas is None else int(deltas.item())
+        return output[0].float()
+
+    @torch.inference_mode()
+    def prompt_logits(self, positions: Sequence[int]) -> Tensor:
+        """[m, vocab] float32 logits after these positions of the prompt that was prefilled."""
+        assert self._prompt_hidden is not None, "prefill first"
+        rows = torch.tensor(positions, device=self._prompt_hidden.device)
+        logits: Tensor = self._head(self._prompt_hidden[0].index_select(0, rows))
+        return logits.float()
+
+    def forget_prompt(self) -> None:
+        """Give back the prompt's hidden states; `prompt_logits` cannot be called after this."""
+        self._prompt_hidden = None
+
+    @torch.inference_mode()
+    def verify(self, tree: DraftTree) -> Tensor:
+        """One pass over a tree of n nodes. Returns [n, vocab] float32 logits, one row a node."""
+        n, start = len(tree), self._cache.length
+        self._cache.reserve(n)
+        ids = torch.tensor([tree.tokens], device=self.device)
+        first = start + self._position_delta
+        positions = torch.tensor([tree.depths], device=self.device) + first
+        if self._mrope:
+            positions = positions.expand(3, 1, n)
+        masks = self._masks.of(tree, start)
+        return self._forward(ids, positions, masks, {})[0].float()
+
+    @torch.inference_mode()
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit these nodes of the tree that was verified last, root included."""
+        self._cache.keep(path)
+
+    def _forward(
+        self, ids: Tensor, positions: Tensor | None, masks: Any, inputs: dict[str, Tensor]
+    ) -> Tensor:
+        output = self.model(
+            input_ids=ids,
+            attention_mask=masks,
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_name: self._cache},
+            **inputs,
+        )
+        return output.logits  # type: ignore[no-any-return]
+
+    def _catch_hidden(self, _: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        """Keep the prompt's hidden states; let the head compute the last position's logits only.
+
+        Logits of a whole prompt would take gigabytes with a vocabulary of 152k.
+        """
+        self._prompt_hidden = args[0]
+        return (args[0][:, -1:],)
+
+
+class _LayerMasks:
+    """Additive 4D masks of decode passes, one for each layer type that the model has."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        self._dtype = torch.promote_types(model.dtype, torch.float32)
+        self._device = model.device
+        kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+        self._kinds = sorted(kinds)
+        self._window: int | None = getattr(config, "sliding_window", None)
+        self._buffer = torch.zeros((0, 0), dtype=self._dtype, device=self._device)
+        self._dirty = (0, 0, 0)
+
+    def of(self, tree: DraftTree, start: int) -> Tensor | dict[str, Tensor]:
+        """[1, 1, n, start + n]: 0 where a node sees a token, -inf elsewhere."""
+        full = self._full(tree, start)
+        if self._kinds == ["full_attention"]:
+            return full
+        return {kind: self._windowed(full, tree, start, kind) for kind in self._kinds}
+
+    def _full(self, tree: DraftTree, start: int) -> Tensor:
+        n, end = len(tree), start + len(tree)
+        rows, columns = self._buffer.shape
+        if n > rows or end > columns:
+            size = (max(n, rows), max(end, columns) + GROWTH_STEP)
+            self._buffer = torch.zeros(size, dtype=self._dtype, device=self._device)
+            self._dirty = (0, 0, 0)
+        height, left, right = self._dirty
+        self._buffer[:height, left:right] = 0
+        hidden = torch.from_numpy(~visibility(tree.parents)).to(self._device)
+        self._buffer[:n, start:end].masked_fill_(hidden, -torch.inf)
+        self._dirty = (n, start, end)
+        return self._buffer[None, None, :n, :end]
+
+    def _windowed(self, full: Tensor, tree: DraftTree, start: int, kind: str) -> Tensor:
+        if kind != "sliding_attention" or self._window is None:
+            return full
+        depths = torch.tensor(tree.depths, device=self._device)
+        places = torch.cat([torch.arange(start, device=self._device), start + depths])
+        distance = (start + depths)[:, None] - places[None, :]
+        return full.masked_fill(distance >= self._window, -torch.inf)
+
+
+def _cache_argument(model: Any) -> str:
+    """`cache` from transformers 5.18 or so on, `past_key_values` before."""
+    names = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
+
+
+def _rope_owner(model: Any) -> Any:
+    """The module that keeps `rope_deltas` between forwards."""
+    return next(part for part in model.modules() if hasattr(part, "rope_deltas"))
