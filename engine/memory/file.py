@@ -40,9 +40,11 @@ def read_memory(
     with _explained("read", path):
         try:
             _refuse_special(path)
-            header, table = load(path)
+            # safetensors says "not found" of a file that it may not open.
+            path.open("rb").close()
         except FileNotFoundError:
             return None
+        header, table = load(path)
     if fingerprint not in (None, header.tokenizer):
         raise ForeignMemory(
             f"token memory {path} belongs to another tokenizer ({header.tokenizer}, "
@@ -103,8 +105,9 @@ def clear_memory(path: Path) -> bool:
     Raises:
         MemoryFileError: it cannot be locked or deleted.
     """
-    if not _everything_of(path):
-        return False
+    with _explained("clear", path):
+        if not _everything_of(path):
+            return False
     with _locked(path, "clear"):
         for file in _everything_of(path):
             file.unlink(missing_ok=True)

@@ -353,7 +353,10 @@ def test_a_path_through_a_file_is_an_error(tmp_path: Path) -> None:
             use()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+as_a_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write anything")
+
+
+@as_a_user
 def test_a_folder_without_write_permission_is_an_error(path: Path) -> None:
     write(path, FIRST)
     path.parent.chmod(0o500)
@@ -363,6 +366,43 @@ def test_a_folder_without_write_permission_is_an_error(path: Path) -> None:
     finally:
         path.parent.chmod(0o700)
     assert rows_of(read(path)[1]) == rows_of(FIRST)
+
+
+@as_a_user
+def test_a_folder_without_any_permission_is_an_error(path: Path) -> None:
+    write(path, FIRST)
+    path.parent.chmod(0)
+    try:
+        for use in (read, clear_memory, quarantine):
+            with pytest.raises(MemoryFileError, match="Permission denied"):
+                use(path)
+    finally:
+        path.parent.chmod(0o700)
+
+
+def deny_open(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Make a file unreadable, also to root: safetensors then reports it as missing."""
+    path.chmod(0)
+    if os.geteuid() == 0:
+
+        def denied(*_: Any) -> Any:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "open", denied)
+
+
+def test_a_file_that_may_not_be_read_is_no_missing_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, FIRST)
+    old = path.read_bytes()
+    with monkeypatch.context() as patch:
+        deny_open(patch, path)
+        for use in (read, quarantine, lambda p: write(p, SECOND)):
+            with pytest.raises(MemoryFileError, match="Permission denied"):
+                use(path)
+    path.chmod(0o600)
+    assert path.read_bytes() == old
 
 
 @pytest.mark.parametrize("call", ["open", "mkdir"])
