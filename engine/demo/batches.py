@@ -17,9 +17,10 @@ from PIL import Image
 from transformers import Qwen2Tokenizer
 
 from engine.demo.build import IMAGE_TOKENS, SIDE, SYSTEM
+from engine.demo.palette import COLOURS
 from engine.demo.questions import Turn, conversation, questions, small_talk
-from engine.demo.scenes import draw_scene
-from engine.demo.wording import Scene
+from engine.demo.scenes import SIZES, draw_scene
+from engine.demo.wording import KINDS, Scene
 
 HELD_OUT_SEED = 1_000_000  # scenes from here on are never trained on
 _IGNORED = -100
@@ -41,6 +42,7 @@ class Batch:
         position_ids: (3, batch, length) int64: M-RoPE positions (time, height, width).
         pixel_values: (pictures * 36, 1176) float32: the image processor's patches.
         image_grid_thw: (pictures, 3) int64.
+        cells: (pictures, 9, 3) int64: kind, colour and size in each place, 0 where it is empty.
     """
 
     input_ids: torch.Tensor
@@ -48,6 +50,7 @@ class Batch:
     position_ids: torch.Tensor
     pixel_values: torch.Tensor
     image_grid_thw: torch.Tensor
+    cells: torch.Tensor
 
 
 class Conversations:
@@ -70,6 +73,7 @@ class Conversations:
         rng = random.Random(f"{self._seed}-{step}")
         rows: list[tuple[list[int], list[int]]] = []
         pictures: list[np.ndarray] = []
+        cells: list[list[list[int]]] = []
         for _ in range(size):
             pixels, scene = self._scene(rng.randrange(self._pool + self._fresh * step))
             seen = rng.random() > 0.02
@@ -77,7 +81,8 @@ class Conversations:
             rows.append(self._encode(_turns(scene, seen, rng), system, seen))
             if seen:
                 pictures.append(pixels)
-        return self._pad(rows, pictures)
+                cells.append(cells_of(scene))
+        return self._pad(rows, pictures, cells)
 
     def _scene(self, seed: int) -> tuple[np.ndarray, Scene]:
         if seed not in self._drawn:
@@ -121,7 +126,10 @@ class Conversations:
         return ids, [*labels, _IGNORED]
 
     def _pad(
-        self, rows: Sequence[tuple[list[int], list[int]]], pictures: Sequence[np.ndarray]
+        self,
+        rows: Sequence[tuple[list[int], list[int]]],
+        pictures: Sequence[np.ndarray],
+        cells: Sequence[list[list[int]]],
     ) -> Batch:
         length = max(len(ids) for ids, _ in rows)
         input_ids = torch.full((len(rows), length), self._ids("<|endoftext|>")[0])
@@ -135,7 +143,20 @@ class Conversations:
             position_ids=rope_positions(input_ids == self._image_token),
             pixel_values=patches(np.stack(pictures)),
             image_grid_thw=torch.tensor([[1, 2 * _GRID, 2 * _GRID]] * len(pictures)),
+            cells=torch.tensor(cells),
         )
+
+
+def cells_of(scene: Scene) -> list[list[int]]:
+    """Nine times kind, colour and size as numbers from one, zeros where a place is empty."""
+    cells = [[0, 0, 0] for _ in range(_GRID * _GRID)]
+    for shape in scene.shapes:
+        cells[_GRID * shape.row + shape.column] = [
+            1 + KINDS.index(shape.kind),
+            1 + tuple(COLOURS).index(shape.colour),
+            1 + tuple(SIZES).index(shape.size),
+        ]
+    return cells
 
 
 def _turns(scene: Scene, seen: bool, rng: random.Random) -> list[Turn]:

@@ -47,7 +47,7 @@ class Answerer:
     """A model folder as a function from pictures and conversations to greedy answers."""
 
     def __init__(self, folder: Path):
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         self._processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
         model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
         self._model = model  # from_pretrained has set evaluation mode
@@ -61,7 +61,7 @@ class Answerer:
             self._prompt(exchanges, int(grid.prod()) // 4)
             for exchanges, grid in zip(asked, seen["image_grid_thw"], strict=True)
         ]
-        encoded = self._tokenizer(texts, return_tensors="pt", padding=True)
+        encoded = self.tokenizer(texts, return_tensors="pt", padding=True)
         image_token = self._model.config.image_token_id
         written = self._model.generate(
             **encoded,
@@ -70,7 +70,7 @@ class Answerer:
             max_new_tokens=200,
         )
         new = written[:, encoded["input_ids"].shape[1] :]
-        answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)
+        answers: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         return answers
 
     def _prompt(self, exchanges: Sequence[Exchange], image_tokens: int) -> str:
@@ -80,7 +80,7 @@ class Answerer:
             if answer is not None:
                 messages.append({"role": "assistant", "content": answer})
         messages[0]["content"].insert(0, {"type": "image"})
-        text = self._tokenizer.apply_chat_template(
+        text = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False
         )
         return str(text).replace("<|image_pad|>", "<|image_pad|>" * image_tokens)

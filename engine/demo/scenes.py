@@ -42,13 +42,18 @@ def draw_scene(seed: int, count: int | None = None) -> tuple[Image.Image, Scene]
     """
     rng = _generator(seed)
     scene = _invent(rng, count)
+    return paint_scene(scene, rng), scene
+
+
+def paint_scene(scene: Scene, rng: np.random.Generator) -> Image.Image:
+    """Paint a scene; `rng` chooses size, shades, exact places, noise and whether it is a JPEG."""
     image = _paint(scene, int(rng.integers(168, 321)), rng)
     if rng.random() < 0.5:
         buffer = io.BytesIO()
         image.save(buffer, format="JPEG", quality=int(rng.integers(70, 96)))
         image = Image.open(buffer)
         image.load()
-    return image, scene
+    return image
 
 
 def imagine_scene(seed: int, count: int | None = None) -> Scene:

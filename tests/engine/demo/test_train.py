@@ -8,13 +8,15 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from engine.demo.batches import Batch, Conversations, patches
+from engine.demo.batches import Batch, Conversations, cells_of, patches
 from engine.demo.build import SIDE, new_image_processor, new_model, new_tokenizer
+from engine.demo.palette import COLOURS
 from engine.demo.scenes import draw_scene
-from engine.demo.train import Settings, Trainer, loss, train
+from engine.demo.train import Glance, Settings, Trainer, loss, train
+from engine.demo.wording import KINDS, Scene, Shape
 
 TOKENIZER = new_tokenizer()
-SETTINGS = Settings(steps=4, batch=2, warm_up=2)
+SETTINGS = Settings(steps=4, look_first=1, batch=2, warm_up=2)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +75,20 @@ def test_pixels_are_the_image_processors(seed: int) -> None:
     assert torch.equal(patches(small[None]), expected)
 
 
-def test_the_loss_is_the_models_own(model: Qwen2_5_VLForConditionalGeneration) -> None:
-    batch = _batch()
+def test_cells_are_the_scenes_shapes_in_reading_order() -> None:
+    scene = Scene(
+        "white", (Shape("star", "red", "large", 0, 1), Shape("ring", "black", "small", 2, 2))
+    )
+    cells = cells_of(scene)
+    assert cells[1] == [1 + KINDS.index("star"), 1 + list(COLOURS).index("red"), 2]
+    assert cells[8] == [1 + KINDS.index("ring"), 1 + list(COLOURS).index("black"), 1]
+    assert [cell for number, cell in enumerate(cells) if number not in {1, 8}] == [[0, 0, 0]] * 7
+
+
+def test_the_loss_is_the_models_own_and_a_tenth_of_the_glances(
+    model: Qwen2_5_VLForConditionalGeneration,
+) -> None:
+    batch, glance = _batch(), Glance(model.config.text_config.hidden_size)
     with torch.no_grad():
         logits = model(
             input_ids=batch.input_ids,
@@ -82,14 +96,25 @@ def test_the_loss_is_the_models_own(model: Qwen2_5_VLForConditionalGeneration) -
             pixel_values=batch.pixel_values,
             image_grid_thw=batch.image_grid_thw,
         ).logits
-        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten())
-        assert loss(model, batch).item() == pytest.approx(expected.item(), rel=0.01)
+        words = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten())
+        expected = words + 0.1 * glance.loss(model, batch)
+        assert loss(model, glance, batch).item() == pytest.approx(expected.item(), rel=0.01)
+
+
+def test_the_eyes_are_trained_first_and_then_the_whole() -> None:
+    trainer = Trainer(SETTINGS)
+    text = trainer.model.model.language_model
+    before = [parameter.clone() for parameter in text.parameters()]
+    trainer.advance()
+    assert all(map(torch.equal, before, text.parameters()))
+    trainer.advance()
+    assert not any(map(torch.equal, before, text.parameters()))
 
 
 def test_the_rates_rise_stay_and_fall() -> None:
-    settings = Settings(steps=100, warm_up=10, cool_down=0.5)
-    assert settings.pace(0) == pytest.approx(0.1)
-    assert settings.pace(30) == 1.0
+    settings = Settings(steps=100, look_first=20, warm_up=10, cool_down=0.5)
+    assert settings.pace(0) == settings.pace(20) == pytest.approx(0.1)
+    assert settings.pace(15) == settings.pace(40) == 1.0
     assert settings.pace(75) == pytest.approx(0.5)
     assert settings.pace(99) == pytest.approx(0.02)
 
@@ -107,8 +132,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_taken_up_where_it_was_left(tmp_path: Path) -> None:
-    train(tmp_path, Settings(steps=1, batch=2))
-    assert train(tmp_path, Settings(steps=2, batch=2)).step == 2
+    train(tmp_path, Settings(steps=1, look_first=1, batch=2))
+    assert train(tmp_path, Settings(steps=2, look_first=1, batch=2)).step == 2
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [record["start"] for record in records if "start" in record] == [0, 1]
     loaded = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "model")
