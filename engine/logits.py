@@ -60,12 +60,15 @@ def predict(logits: Tensor, k: int) -> Predictions:
     candidates = blocked.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).flatten(1)
     values, places = candidates.topk(k)
     ids = chosen.gather(1, places // BLOCK) * BLOCK + places % BLOCK
+    ids.clamp_(max=vocab - 1)  # padding, where fewer than k tokens are possible
     probs = (values - logits.logsumexp(-1, keepdim=True)).exp()
-    packed = torch.cat([choice[:, None].double(), ids.double(), probs.double()], 1).cpu().numpy()
+    probs = probs.nan_to_num().clamp(max=1.0)  # after an overflow nothing is known
+    # Bits of floats among integers: MPS has no float64, which would hold both.
+    packed = torch.cat([choice[:, None].int(), ids.int(), probs.view(torch.int32)], 1).cpu().numpy()
     return Predictions(
-        packed[:, 0].astype(np.int64).tolist(),
+        packed[:, 0].tolist(),
         packed[:, 1 : k + 1].astype(np.int64),
-        packed[:, k + 1 :].astype(np.float32),
+        np.ascontiguousarray(packed[:, k + 1 :]).view(np.float32),
     )
 
 
@@ -74,7 +77,11 @@ class GreedyRules:
 
     def __init__(self, config: GenerationConfig, eos_ids: Sequence[int]) -> None:
         """Raises ModelError where the config asks for what greedy verification cannot do."""
-        refused = [name for name in _NOT_SUPPORTED if getattr(config, name, None) not in _UNSET]
+        refused = [
+            name
+            for name, neutral in _NOT_SUPPORTED.items()
+            if getattr(config, name, None) not in (None, neutral)
+        ]
         if refused:
             raise ModelError(f"the model's generation config asks for {refused[0]}; not supported")
         self._config = config
@@ -140,11 +147,11 @@ def _paths(tree: DraftTree) -> list[list[int]]:
     return paths
 
 
-_UNSET = (None, 1, 1.0, False)
-_NOT_SUPPORTED = (
-    "guidance_scale",
-    "encoder_repetition_penalty",
-    "forced_bos_token_id",
-    "begin_suppress_tokens",
-    "watermarking_config",
-)
+_NOT_SUPPORTED = {
+    "guidance_scale": 1,
+    "encoder_repetition_penalty": 1,
+    "forced_bos_token_id": None,
+    "begin_suppress_tokens": None,
+    "watermarking_config": None,
+}
+"""What is refused, and the value with which it does nothing."""

@@ -1,0 +1,34 @@
+"""For every test: no network, none of the user's files, one thread; tiny models made once a run."""
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # some tests fork
+
+import pytest
+import torch
+
+from tests.zoo import Zoo
+
+USER_VARIABLES = ("RECAP_MODEL", "NO_COLOR", "FORCE_COLOR")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny models are slower on two, and results must not depend on the machine's cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Memories go to a folder of the test's own; what the developer has set does not count."""
+    monkeypatch.setenv("RECAP_MEMORY_DIR", str(tmp_path / "memories"))
+    for name in USER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    """Tiny random models of every family, and what transformers' own `generate` answers."""
+    return Zoo(tmp_path_factory.mktemp("zoo"))

@@ -1,0 +1,102 @@
+"""Attention under a tree's mask equals the textbook formula, in every dtype and grouping."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from engine.attention import NAME, tree_attention
+from engine.tree import visibility
+
+PARENTS = [-1, 0, 0, 1, 1, 2]
+COMMITTED = 7
+
+
+class Layer(nn.Module):
+    """What transformers' own attention asks of the module that calls it."""
+
+    is_causal = True
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.num_key_value_groups = groups
+
+
+def states(heads: int, kv_heads: int, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(heads + n)
+    shapes = ((heads, n), (kv_heads, COMMITTED + n), (kv_heads, COMMITTED + n))
+    query, key, value = (
+        torch.randn(1, *shape, 8, generator=random, dtype=torch.float64).to(dtype)
+        for shape in shapes
+    )
+    return query, key, value
+
+
+def tree_mask(n: int, dtype: torch.dtype) -> Tensor:
+    mask = torch.zeros(n, COMMITTED + n, dtype=dtype)
+    hidden = torch.from_numpy(~visibility(PARENTS[:n]))
+    mask[:, COMMITTED:].masked_fill_(hidden, -torch.inf)
+    return mask[None, None]
+
+
+def textbook(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """softmax(scale * Q K' + mask) V in float64; [1, n, heads, dim]."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.double().repeat_interleave(groups, 1) for each in (key, value))
+    scores = scale * query.double() @ key.mT + mask.double()
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("n", [1, 6])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        (torch.float64, 1e-12),
+        (torch.float32, 1e-5),
+        (torch.bfloat16, 2**-8),
+        (torch.float16, 2**-10),
+    ],
+)
+def test_it_is_the_textbook_s_attention(
+    n: int, heads: int, kv_heads: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    query, key, value = states(heads, kv_heads, n, dtype)
+    mask = tree_mask(n, torch.promote_types(dtype, torch.float32))
+    output, weights = tree_attention(Layer(heads // kv_heads), query, key, value, mask, scaling=0.3)
+    assert output.dtype == dtype
+    assert weights is None
+    expected = textbook(query, key, value, mask, 0.3)
+    torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_node_s_result_is_that_of_its_path_alone(dtype: torch.dtype) -> None:
+    query, key, value = states(4, 2, 6, dtype)
+    mask = tree_mask(6, torch.float32)
+    together, _ = tree_attention(Layer(2), query, key, value, mask)
+    path = [0, 1, 4]
+    slots = [*range(COMMITTED), *(COMMITTED + node for node in path)]
+    for node in path:
+        seen = slots[: COMMITTED + path.index(node) + 1]
+        alone, _ = tree_attention(
+            Layer(2),
+            query[:, :, node : node + 1],
+            key[:, :, seen],
+            value[:, :, seen],
+            torch.zeros(1, 1, 1, len(seen)),
+        )
+        torch.testing.assert_close(together[:, node], alone[:, 0], rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()])
+def test_a_forward_without_a_tree_s_mask_is_transformers_own(mask: Tensor | None) -> None:
+    query, key, value = (torch.randn(1, heads, 6, 8) for heads in (4, 2, 2))
+    ours, _ = tree_attention(Layer(2), query, key, value, mask)
+    theirs, _ = sdpa_attention_forward(Layer(2), query, key, value, mask)
+    assert torch.equal(ours, theirs)
+
+
+def test_models_find_it_by_name() -> None:
+    assert AttentionInterface()[NAME] is tree_attention
