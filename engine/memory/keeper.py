@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from engine.errors import CorruptMemory, MemoryFileError
 from engine.memory.file import quarantine, read_memory, update_memory
-from engine.memory.table import TransitionTable
 from engine.memory.transitions import TokenMemory
 
 
@@ -35,7 +32,7 @@ class MemoryKeeper:
             return TokenMemory(), [f"{error}; starting with an empty memory", *self._set_aside()]
         except MemoryFileError as error:
             return TokenMemory(), [f"{error}; starting with an empty memory"]
-        return TokenMemory(stored and self._within_vocabulary(stored[1])), []
+        return TokenMemory(stored and stored[1].below(self.vocab_size)), []
 
     def save(self, memory: TokenMemory, requests: int) -> list[str]:
         """Merge what was learned since the last save; on failure one line that says why."""
@@ -55,10 +52,3 @@ class MemoryKeeper:
         except MemoryFileError as error:
             return [str(error)]
         return [f"moved it to {aside}"] if aside else []
-
-    def _within_vocabulary(self, table: TransitionTable) -> TransitionTable:
-        sound = (table.keys < self.vocab_size) & (table.next_ids < self.vocab_size).all(1)
-        rows = np.flatnonzero(sound)
-        return TransitionTable(
-            table.keys[rows], table.next_ids[rows], table.probs[rows], table.uses[rows]
-        )

@@ -38,7 +38,8 @@ def confidences(probs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Entropy confidence of each row of [n, k] probabilities. Returns [n] float32 in [0, 1]."""
     shares = probs / np.maximum(probs.sum(1, keepdims=True), 1e-30)
     entropy = -(shares * np.log(np.maximum(shares, 1e-30))).sum(1)
-    rows: NDArray[np.float32] = np.clip(1 - entropy / np.log(probs.shape[1]), 0, 1)
+    most = np.log(max(probs.shape[1], 2))  # a file's rows may have a single column
+    rows: NDArray[np.float32] = np.clip(1 - entropy / most, 0, 1)
     return rows
 
 

@@ -66,6 +66,11 @@ def greedy(
     return answer
 
 
+def no_rules() -> GreedyRules:
+    """Plain argmax."""
+    return GreedyRules(GenerationConfig(), ())
+
+
 def answered(
     target: PrefilledTarget,
     drafter: Drafter,
@@ -81,8 +86,9 @@ def answered(
     stats.new_tokens = 1
     drafter.start(prompt)
     drafter.observe([first])
-    rules = rules or GreedyRules(GenerationConfig(), ())
-    return list(decode(target, drafter, rules, [*prompt, first], limits, stats, cancel))
+    return list(
+        decode(target, drafter, rules or no_rules(), [*prompt, first], limits, stats, cancel)
+    )
 
 
 class Scripted:

@@ -1,0 +1,105 @@
+"""The memories in RAM: the newest prediction of every key, and what goes into the file."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.memory.transitions import (
+    NO_CONTEXT,
+    NO_TOKEN,
+    ONE,
+    THREE,
+    TOKEN_BITS,
+    TWO,
+    Prediction,
+    TokenMemory,
+    confidences,
+    predictions_of,
+)
+from tests.engine.memory.tables import rows_of, table
+
+
+def row(token: int) -> Prediction:
+    return Prediction([token, token + 1], [0.75, 0.25], 0.5)
+
+
+FILE = table({1: [(10, 0.75), (11, 0.25)], 2: [(20, 0.5), (21, 0.5)]}, uses=7)
+
+
+def test_confidence_is_one_minus_the_entropy_over_log_k() -> None:
+    rows = np.array([[1, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0], [0.1, 0.1, 0, 0]], np.float32)
+    np.testing.assert_allclose(confidences(rows), [1, 0, 0.5, 0.5], atol=1e-6)
+
+
+def test_a_single_prediction_is_certain() -> None:
+    np.testing.assert_allclose(confidences(np.array([[0.3]], np.float32)), [1])
+
+
+@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3), min_size=1))
+def test_confidence_is_from_zero_to_one(rows: list[list[float]]) -> None:
+    found = confidences(np.array(rows, np.float32))
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+def test_a_row_keeps_ids_and_probabilities_in_order() -> None:
+    (only,) = predictions_of(np.array([[9, 4]]), np.array([[0.75, 0.25]], np.float32))
+    assert (list(only.ids), list(only.probs)) == ([9, 4], [0.75, 0.25])
+
+
+@given(st.lists(st.integers(0, NO_TOKEN - 1), min_size=1))
+def test_a_context_holds_the_last_three_tokens(tokens: list[int]) -> None:
+    context = NO_CONTEXT
+    for token in tokens:
+        context = (context << TOKEN_BITS | token) & THREE
+    third, second, first = ([NO_TOKEN] * 3 + tokens)[-3:]
+    assert context & ONE == first
+    assert context & TWO == second << TOKEN_BITS | first
+    assert context == (third << TOKEN_BITS | second) << TOKEN_BITS | first
+
+
+def test_the_newest_prediction_stands() -> None:
+    memory = TokenMemory(FILE)
+    memory.store(1, row(30))
+    memory.store(3, row(40))
+    memory.store(3, row(50))
+    recalled = [memory.recall(token) for token in (1, 2, 3, 4)]
+    assert [None if each is None else list(each.ids) for each in recalled] == [
+        [30, 31],
+        [20, 21],
+        [50, 51],
+        None,
+    ]
+    assert len(memory) == 3
+
+
+def test_only_what_was_written_since_the_last_save_is_to_be_saved() -> None:
+    memory = TokenMemory(FILE)
+    memory.recall(2)
+    assert memory.written() is None
+    memory.store(5, row(30))
+    memory.store(1, row(30))
+    memory.store(1, row(60))
+    written = memory.written()
+    assert written is not None
+    assert rows_of(written) == {1: ([60, 61], [0.75, 0.25], 2), 5: ([30, 31], [0.75, 0.25], 1)}
+    memory.mark_saved()
+    assert memory.written() is None
+    memory.store(5, row(70))
+    written = memory.written()
+    assert written is not None
+    assert rows_of(written) == {5: ([70, 71], [0.75, 0.25], 1)}
+
+
+def test_an_empty_memory_knows_nothing() -> None:
+    memory = TokenMemory()
+    assert memory.recall(0) is None
+    assert len(memory) == 0
+    assert memory.written() is None
+
+
+@pytest.mark.parametrize("token", [0, 1, NO_TOKEN - 1])
+def test_every_token_id_can_be_a_key(token: int) -> None:
+    memory = TokenMemory()
+    memory.store(token, row(0))
+    assert memory.recall(token) == row(0)
