@@ -1,0 +1,244 @@
+"""What RECAP drafts from what it was shown. That no draft changes an answer is shown elsewhere."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.drafters.recap import RecapDrafter
+from engine.logits import Predictions
+from engine.memory.transitions import Prediction, TokenMemory
+from engine.options import DrafterOptions
+from engine.stats import SOURCES
+from engine.tree import DraftTree
+
+PICTURE = frozenset({90, 91})
+NO_SUFFIX = 99
+"""A `suffix_min_match` that no text here reaches."""
+
+
+def drafter(
+    memory: TokenMemory | None = None, placeholders: frozenset[int] = PICTURE, **options: float
+) -> RecapDrafter:
+    chosen: dict[str, object] = {"k": 2, "suffix_min_match": NO_SUFFIX, **options}
+    return RecapDrafter(
+        DrafterOptions(**chosen),  # type: ignore[arg-type]
+        memory if memory is not None else TokenMemory(),
+        placeholders,
+    )
+
+
+def predicted(*rows: Sequence[tuple[int, float]]) -> Predictions:
+    """One row of (token, probability) pairs a node."""
+    table = np.array(rows)
+    ids = table[:, :, 0].astype(np.int64)
+    return Predictions(ids[:, 0].tolist(), ids, table[:, :, 1].astype(np.float32))
+
+
+def paths(tree: DraftTree) -> dict[tuple[int, ...], str]:
+    """The tokens from the root, excluded, to every node, and where the node came from."""
+    tokens: list[tuple[int, ...]] = [()]
+    for node in range(1, len(tree)):
+        tokens.append((*tokens[tree.parents[node]], tree.tokens[node]))
+    named = zip(tokens[1:], tree.sources[1:], strict=True)
+    return {path: SOURCES[source] for path, source in named}
+
+
+def proposed(
+    drafter: RecapDrafter, text: Sequence[int], max_depth: int = 9
+) -> dict[tuple[int, ...], str]:
+    """Start on a text, its last token being the first of the answer, and propose."""
+    drafter.start(text[:-1])
+    drafter.observe(text[-1:])
+    return paths(drafter.propose(max_depth))
+
+
+def taught(recap: RecapDrafter, text: Sequence[int], *rows: Sequence[tuple[int, float]]) -> None:
+    """Show what the target predicts after each of the text's last tokens."""
+    recap.start(text)
+    recap.seed(range(len(text) - len(rows), len(text)), predicted(*rows))
+
+
+def test_what_it_has_never_seen_it_does_not_draft() -> None:
+    recap = drafter()
+    recap.start([1, 2, 3])
+    recap.observe([4])
+    tree = recap.propose(9)
+    assert tree.tokens == [4]
+
+
+def test_a_prediction_is_drafted_when_its_key_comes_back() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.05)])
+    recap.observe([8, 1, 2, 3])
+    assert paths(recap.propose(9)) == {(4,): "contextual-3", (5,): "contextual-3"}
+    recap.observe([8, 2, 3])
+    assert paths(recap.propose(9)) == {(4,): "contextual-2", (5,): "contextual-2"}
+    recap.observe([8, 3])
+    assert paths(recap.propose(9)) == {(4,): "token", (5,): "token"}
+
+
+def test_drafts_are_followed_into_further_drafts() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(2, 0.9), (7, 0.09)], [(3, 0.9), (8, 0.09)], [(1, 0.9), (9, 0.09)])
+    recap.observe([1])
+    drafted = paths(recap.propose(3))
+    assert {(2,), (2, 3), (2, 3, 1), (7,), (2, 8), (2, 3, 9)} <= drafted.keys()
+
+
+def test_a_longer_key_prevails_over_a_shorter_one() -> None:
+    recap = drafter(nodes=1)
+    taught(recap, [1, 2, 3], [(4, 0.6), (5, 0.4)])
+    recap.observe([9, 3])
+    recap.propose(0)
+    recap.learn([0], predicted([(6, 0.6), (5, 0.4)]))
+    recap.observe([1, 2, 3])
+    assert list(paths(recap.propose(9))) == [(4,)]
+
+
+def test_the_newest_prediction_of_a_key_is_drafted() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.observe([1, 2, 3])
+    recap.propose(0)
+    recap.learn([0], predicted([(6, 0.9), (7, 0.1)]))
+    recap.observe([1, 2, 3])
+    assert paths(recap.propose(9)).keys() == {(6,), (7,)}
+
+
+def test_it_learns_from_rejected_nodes_too() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.observe([1, 2, 3])
+    tree = recap.propose(1)
+    assert tree.tokens == [3, 4, 5]
+    recap.learn(
+        [0, 2], predicted([(5, 0.9), (4, 0.1)], [(10, 0.9), (11, 0.1)], [(12, 0.8), (13, 0.2)])
+    )
+    recap.observe([5, 12, 4])
+    assert paths(recap.propose(1)).keys() == {(10,), (11,)}
+    recap.observe([2, 3, 4])
+    assert set(paths(recap.propose(1)).values()) == {"contextual-3"}
+
+
+def test_where_two_nodes_share_a_key_the_accepted_one_is_believed() -> None:
+    recap = drafter()
+    taught(recap, [1, 2], [(1, 0.6), (2, 0.4)], [(1, 0.6), (2, 0.4)])
+    recap.observe([1])
+    tree = recap.propose(2)
+    accepted, *_, rejected = (node for node in range(1, len(tree)) if tree.tokens[node] == 1)
+    assert accepted < rejected, "which is written later, were it not for the path"
+    rows = [[(30, 0.6), (31, 0.4)]] * len(tree)
+    rows[accepted] = [(40, 0.9), (41, 0.1)]
+    recap.learn([0, accepted], predicted(*rows))
+    recap.observe([9, 1])
+    assert paths(recap.propose(1)).keys() == {(40,), (41,)}
+
+
+def test_contextual_memory_ends_with_its_request_and_token_memory_does_not() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    assert proposed(recap, [1, 2, 3]) == {(4,): "token", (5,): "token"}
+
+
+def test_sessions_that_share_a_token_memory_share_what_was_learned() -> None:
+    memory = TokenMemory()
+    taught(drafter(memory), [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    assert proposed(drafter(memory), [9, 3]).keys() == {(4,), (5,)}
+    assert proposed(drafter(), [9, 3]) == {}
+
+
+def test_a_repeated_suffix_is_continued() -> None:
+    recap = drafter(suffix_min_match=2)
+    drafted = proposed(recap, [1, 2, 3, 4, 5, 6, 1, 2, 3])
+    assert {(4,), (4, 5), (4, 5, 6)} <= drafted.keys()
+    assert set(drafted.values()) == {"suffix"}
+    assert proposed(recap, [1, 2, 3, 4, 5, 6, 9, 3]) == {}, "one token is no match of two"
+
+
+def test_pictures_are_never_drafted() -> None:
+    memory = TokenMemory()
+    memory.store(3, Prediction([90, 4], [0.6, 0.4], 0.5))
+    memory.store(4, Prediction([91, 90], [0.6, 0.4], 0.5))
+    assert proposed(drafter(memory), [1, 2, 3]).keys() == {(4,)}
+    assert (90,) in proposed(drafter(memory, frozenset()), [1, 2, 3])
+    repeated = [1, 2, 90, 5, 1, 2]
+    assert proposed(drafter(suffix_min_match=2), repeated) == {}
+    assert proposed(drafter(None, frozenset(), suffix_min_match=2), repeated).keys() >= {(90,)}
+
+
+def test_pictures_are_never_keys() -> None:
+    memory = TokenMemory()
+    recap = drafter(memory)
+    row = [(4, 0.9), (5, 0.1)]
+    recap.start([1, 90, 90, 2, 3])
+    recap.seed([0, 1, 2, 3, 4], predicted(*[row] * 5))
+    recap.observe([90])  # a target may write one
+    assert len(recap.propose(9)) == 1
+    recap.learn([0], predicted(row))
+    written = memory.written()
+    assert written is not None
+    assert written.keys.tolist() == [1, 2, 3]
+    recap.observe([90, 2, 3])
+    assert set(paths(recap.propose(1)).values()) == {"contextual-2"}, "no key holds a picture"
+    recap.observe([90, 2])
+    assert set(paths(recap.propose(1)).values()) == {"token"}
+
+
+def test_no_match_goes_through_a_picture() -> None:
+    text = [1, 2, 90, 90, 3, 7, 8, 1, 2, 90, 90, 3]
+    assert proposed(drafter(suffix_min_match=2), text) == {}
+    assert (7,) in proposed(drafter(None, frozenset(), suffix_min_match=2), text)
+
+
+def full_of_garbage(seed: int, vocab: int = 60) -> TokenMemory:
+    chance = random.Random(seed)
+    memory = TokenMemory()
+    for token in range(vocab):
+        ids = [chance.choice([*range(vocab), 90, 91]) for _ in range(4)]
+        probs = sorted((chance.random() / 2 for _ in range(4)), reverse=True)
+        memory.store(token, Prediction(ids, probs, chance.random()))
+    return memory
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0, 1, 2, 16, 64, 300]),
+    st.integers(0, 6),
+    st.sampled_from([0.0, 0.02, 0.3]),
+    st.lists(st.integers(0, 6) | st.sampled_from([90, 91]), min_size=1, max_size=30),
+)
+def test_any_tree_is_sound(
+    seed: int, nodes: int, max_depth: int, floor: float, text: list[int]
+) -> None:
+    recap = drafter(
+        full_of_garbage(seed), nodes=nodes, min_probability=floor, suffix_min_match=2, max_depth=4
+    )
+    recap.start(text[:-1])
+    recap.observe(text[-1:])
+    tree = recap.propose(max_depth)
+    assert tree.tokens[0] == text[-1]
+    assert len(tree) <= nodes + 1
+    assert max(tree.depths) <= min(max_depth, 4)
+    assert PICTURE.isdisjoint(tree.tokens[1:])
+    assert tree.probabilities == sorted(tree.probabilities, reverse=True), "best first"
+    assert all(probability > floor for probability in tree.probabilities)
+    siblings = list(zip(tree.parents, tree.tokens, strict=True))
+    assert len(set(siblings)) == len(siblings)
+    for node in range(1, len(tree)):
+        parent = tree.parents[node]
+        assert parent < node
+        assert tree.depths[node] == tree.depths[parent] + 1
+        assert 0 <= tree.sources[node] < len(SOURCES)
+
+
+@pytest.mark.parametrize("nodes", [4, 16])
+def test_a_smaller_budget_keeps_the_best_of_a_larger_one(nodes: int) -> None:
+    small, large = (drafter(full_of_garbage(3), nodes=budget) for budget in (nodes, 64))
+    few, many = list(proposed(small, [1, 2, 3])), list(proposed(large, [1, 2, 3]))
+    assert len(many) > len(few) == nodes
+    assert few == many[:nodes]
