@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from engine.demo.batches import Batch, Conversations
-from engine.demo.build import new_model, new_tokenizer, save
+from engine.demo.build import IMAGE_TOKENS, new_model, new_tokenizer, save
 from engine.demo.palette import COLOURS
 from engine.demo.scenes import SIZES
 from engine.demo.wording import KINDS
@@ -42,8 +42,8 @@ class Settings:
         seed: of the initial weights and of the batches.
     """
 
-    steps: int = 4000
-    look_first: int = 500
+    steps: int = 2300
+    look_first: int = 300
     batch: int = 32
     muon_rate: float = 5e-3
     adam_rate: float = 3e-3
@@ -77,7 +77,7 @@ class Trainer:
         """Train for one step and return its loss in nats a token."""
         if self.step < self.settings.look_first:
             batch = self._data.batch(self.step, 2 * self.settings.batch)
-            value = self.glance.loss(self.model, batch)
+            value = eyes_loss(self.model, self.glance, batch)
         else:
             batch = self._data.batch(self.step, self.settings.batch)
             value = loss(self.model, self.glance, batch)
@@ -112,41 +112,54 @@ class Trainer:
             optimiser.load_state_dict(saved)
 
 
-class Glance(nn.Linear):
-    """What each image embedding alone says of its place: a classifier that only trains the eyes.
+class Glance(nn.Module):
+    """Classifiers on image tokens that only help to train; they are no part of the saved model.
 
     Words reach the eyes' weights through the whole text model, which makes learning kinds and
-    colours slow; this shortcut makes it quick. It is no part of the saved model.
+    colours slow. `looks` asks each image embedding what is in its place, and `places` asks the
+    text model's first layers where an image token is, which only they can know.
     """
 
     _CLASSES = (1 + len(KINDS), 1 + len(COLOURS), 1 + len(SIZES))
+    LAYER = 2  # how many text layers `places` looks through
 
     def __init__(self, width: int):
-        super().__init__(width, sum(self._CLASSES))
+        super().__init__()
+        self.looks = nn.Linear(width, sum(self._CLASSES))
+        self.places = nn.Linear(width, IMAGE_TOKENS)
 
-    def error(self, embeddings: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+    def looks_error(self, seen: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
         """Summed cross-entropies of kind, colour and size.
 
         Args:
-            embeddings: (pictures * 9, width): the vision tower's output.
+            seen: (pictures * 9, width): the vision tower's output.
             cells: (pictures, 9, 3) int64: the right classes.
         """
-        logits = self(embeddings).float().split(self._CLASSES, dim=1)
+        logits = self.looks(seen).float().split(self._CLASSES, dim=1)
         errors = [
             F.cross_entropy(guess, right)
             for guess, right in zip(logits, cells.flatten(0, 1).unbind(1), strict=True)
         ]
         return torch.stack(errors).sum()
 
-    def loss(self, model: Qwen2_5_VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
-        """The error on a batch's pictures, through bfloat16 autocast."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            seen = model.model.visual(batch.pixel_values, grid_thw=batch.image_grid_thw)
-            return self.error(seen.pooler_output, batch.cells)
+    def places_error(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the place; `hidden` is (pictures * 9, width)."""
+        logits = self.places(F.normalize(hidden, dim=1) * 16).float()
+        right = torch.arange(len(hidden)) % IMAGE_TOKENS
+        return F.cross_entropy(logits, right)
+
+
+def eyes_loss(
+    model: Qwen2_5_VLForConditionalGeneration, glance: Glance, batch: Batch
+) -> torch.Tensor:
+    """How badly the image embeddings tell what is in their places, through bfloat16 autocast."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen = model.model.visual(batch.pixel_values, grid_thw=batch.image_grid_thw)
+        return glance.looks_error(seen.pooler_output, batch.cells)
 
 
 def loss(model: Qwen2_5_VLForConditionalGeneration, glance: Glance, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy over the assistant's tokens, plus a little of the glance's error.
+    """Mean cross-entropy over the assistant's tokens, plus a tenth of the glance's errors.
 
     Right padding needs no mask: causal attention keeps it from every token that counts.
     """
@@ -154,15 +167,17 @@ def loss(model: Qwen2_5_VLForConditionalGeneration, glance: Glance, batch: Batch
         seen = model.model.visual(batch.pixel_values, grid_thw=batch.image_grid_thw).pooler_output
         embedded = model.get_input_embeddings()(batch.input_ids)
         is_image = batch.input_ids == model.config.image_token_id
-        hidden = model.model.language_model(
+        read = model.model.language_model(
             inputs_embeds=embedded.masked_scatter(is_image.unsqueeze(2), seen.float()),
             position_ids=batch.position_ids,
             use_cache=False,
-        ).last_hidden_state
+            output_hidden_states=True,
+        )
         spoken = batch.labels != -100
-        logits = model.lm_head(hidden[spoken])
-        error = glance.error(seen, batch.cells)
-    return F.cross_entropy(logits.float(), batch.labels[spoken]) + 0.1 * error
+        logits = model.lm_head(read.last_hidden_state[spoken])
+        aside = glance.looks_error(seen, batch.cells)
+        aside = aside + glance.places_error(read.hidden_states[Glance.LAYER][is_image])
+    return F.cross_entropy(logits.float(), batch.labels[spoken]) + 0.1 * aside
 
 
 def _optimisers(
