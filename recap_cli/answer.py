@@ -1,0 +1,128 @@
+"""One question answered on a terminal: inputs, session, display and record brought together."""
+
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from engine.events import Committed, Encoded, Event, Finished, Notice
+from recap_cli import sessions
+from recap_cli.inputs import open_pictures, read_prompt
+from recap_cli.options import DEMO_MODEL
+from recap_cli.records import Record
+from recap_cli.render import Display, View
+from recap_cli.signals import Interrupted, Interrupts
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from engine.session import Session
+
+NOT_A_SCENE = (
+    "the demo model only knows drawn scenes of a few coloured shapes; for other pictures name a "
+    "real model: -m HuggingFaceTB/SmolVLM-256M-Instruct (about 0.5 GB, runs on a laptop's CPU) or "
+    "-m Qwen/Qwen2.5-VL-7B-Instruct (for a GPU)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, as the flags have it."""
+
+    model: str
+    method: str
+    prompt: str | None
+    file: str | None
+    images: Sequence[str]
+    system: str | None
+    max_tokens: int | None
+
+
+def answer(
+    question: Question, open_session: Callable[[], "Session"], view: View, *, json: bool
+) -> None:
+    """Answer a question and show what `view` asks for, with one JSON object at the end if `json`.
+
+    Raises:
+        RecapError: there is no answer, or only the part that was shown.
+        Interrupted: a signal ended it; what was decoded until then is shown and learned.
+    """
+    record = Record(
+        model=question.model,
+        method=question.method,
+        system=question.system,
+        images=list(question.images),
+    )
+    with Interrupts() as interrupts, _recorded(record, json), Display(view) as display:
+        tell = partial(_tell, record, display)
+        record.prompt = read_prompt(question.prompt, question.file, question.images)
+        started = perf_counter()
+        pictures = open_pictures(question.images, None, tell)
+        opening_s = perf_counter() - started
+        if question.model == DEMO_MODEL:
+            _warn_of_other_pictures(pictures, tell)
+        display.loading(question.model)
+        with open_session() as session:
+            record.device, record.dtype = session.device, session.dtype
+            for notice in session.notices:
+                tell(notice.message)
+            request = sessions.make_request(
+                record.prompt, question.system, pictures, question.max_tokens, opening_s
+            )
+            events = cast("Generator[Event]", session.generate(request, interrupts.cancel))
+            with closing(events):
+                _follow(events, interrupts, display, record)
+            for notice in session.save_memory():
+                tell(notice.message)
+    if interrupts.signum is not None:
+        raise Interrupted(interrupts.signum)
+
+
+def _follow(
+    events: Iterator[Event], interrupts: Interrupts, display: Display, record: Record
+) -> None:
+    """Pass the events of one request on to those who keep and show them."""
+    for event in events:
+        match event:
+            case Notice():
+                _tell(record, display, event.message)
+            case Encoded():
+                display.reading(event)
+            case Committed():
+                interrupts.graceful = True
+                record.commit(event)
+                display.committed(event)
+            case Finished():
+                interrupts.graceful = False
+                record.finish(event)
+                display.finished(event)
+
+
+@contextmanager
+def _recorded(record: Record, wanted: bool) -> Iterator[None]:
+    """Write the record as JSON if that is wanted, whatever becomes of the request."""
+    try:
+        yield
+    except BaseException as error:
+        record.error = str(error) or type(error).__name__
+        raise
+    finally:
+        if wanted:
+            sys.stdout.buffer.write(record.to_json())
+            sys.stdout.buffer.flush()
+
+
+def _tell(record: Record, display: Display, message: str) -> None:
+    """Keep and show what the user should read."""
+    record.notices.append(message)
+    display.notice(message)
+
+
+def _warn_of_other_pictures(pictures: list["Image.Image"], tell: Callable[[str], None]) -> None:
+    from engine.demo import looks_like_scene  # noqa: PLC0415
+
+    if not all(map(looks_like_scene, pictures)):
+        tell(NOT_A_SCENE)

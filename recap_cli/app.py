@@ -1,0 +1,120 @@
+"""The command line `recap`: its commands, and the one place where errors become exit codes.
+
+0 done; 1 the request failed; 2 wrong usage; 130 interrupted; 143 terminated; 141 nobody reads our
+output any more (what the shell reports of any program that a closed pipe ends).
+"""
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from engine.errors import RecapError, UsageError
+from recap_cli import memory
+from recap_cli.generate import generate
+from recap_cli.terminal import error_console, one_line
+
+OK, FAILED, USAGE = 0, 1, 2
+_BY_SIGNAL = 128
+_CLOSED_PIPE = _BY_SIGNAL + 13
+# Typer's own complaints about a command line; the class has no public name of its own.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="recap",
+    add_completion=False,
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(name="generate")(generate)
+app.add_typer(memory.app, name="memory")
+
+
+@app.callback()
+def recap(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Ask vision-language models about pictures, and get the same answer sooner."""
+    if version:
+        from recap_cli.records import installed_version  # noqa: PLC0415
+
+        typer.echo(f"recap {installed_version('recap-vlm') or 'unknown'}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(USAGE)
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    if not _debugging():
+        warnings.simplefilter("ignore")  # what libraries warn of is not for those who run a tool
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        # Not `command.main()`, which has its own ideas of interrupts and closed pipes.
+        command = typer.main.get_command(app)
+        with command.make_context("recap", list(arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as leaving:
+        return leaving.exit_code
+    except BrokenPipeError:
+        _abandon_output()
+        return _CLOSED_PIPE
+    except KeyboardInterrupt as interrupt:
+        return _BY_SIGNAL + int(getattr(interrupt, "signum", signal.SIGINT))
+    except Exception as error:
+        return _explain(error)
+    return OK
+
+
+def _explain(error: Exception) -> int:
+    """Say on stderr what went wrong, in one line, and return the exit code for it."""
+    if _debugging():
+        traceback.print_exception(error)
+    code = USAGE if isinstance(error, UsageError) else FAILED
+    if isinstance(error, _CommandLineError):
+        code, message = USAGE, _usage_message(error)
+    elif isinstance(error, RecapError):
+        message = str(error)
+    else:
+        message = f"unexpected {type(error).__name__}: {error} (RECAP_DEBUG=1 shows where)"
+    console = error_console()
+    try:
+        console.print("recap: ", "[red]error[/]: ", sep="", end="", markup=True)
+        console.print(one_line(message), soft_wrap=True)
+    except BrokenPipeError:
+        _abandon_output()
+    return code
+
+
+def _usage_message(error: Exception) -> str:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "recap"
+    return f"{message.rstrip('.')} (see '{path} --help')"
+
+
+def _debugging() -> bool:
+    return os.environ.get("RECAP_DEBUG", "0") not in ("", "0")
+
+
+def _abandon_output() -> None:
+    """Let the interpreter's last flush go nowhere instead of failing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())

@@ -1,0 +1,96 @@
+"""`recap generate`: one prompt, any number of pictures, one answer."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.errors import UsageError
+from engine.options import DrafterOptions
+from recap_cli import options, sessions
+
+_DEFAULT_NODES = DrafterOptions().nodes
+
+
+def generate(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="What to ask; - or nothing reads standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="Read the prompt from a file.",
+            rich_help_panel=options.INPUT,
+        ),
+    ] = None,
+    image: options.ImageFlag = None,
+    system: options.SystemFlag = None,
+    model: options.ModelFlag = options.DEMO_MODEL,
+    device: options.DeviceFlag = options.Device.AUTO,
+    dtype: options.DTypeFlag = options.DType.AUTO,
+    max_tokens: options.MaxTokensFlag = None,
+    method: options.MethodFlag = options.Method.RECAP,
+    nodes: options.NodesFlag = _DEFAULT_NODES,
+    memory: options.MemoryFlag = None,
+    no_memory: options.NoMemoryFlag = False,
+    json: options.JsonFlag = False,
+    no_stream: Annotated[
+        bool,
+        typer.Option(
+            "--no-stream",
+            help="Write the answer when it is whole.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
+    stats: Annotated[
+        bool | None,
+        typer.Option(
+            "--stats/--no-stats",
+            help="Figures on stderr at the end; if neither is given, on a terminal only.",
+            show_default=False,
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    quiet: options.QuietFlag = False,
+) -> None:
+    """Ask one question, with or without pictures.
+
+    The answer goes to standard output as it is decoded, everything else to standard error.
+    """
+    from recap_cli.answer import Question, answer  # noqa: PLC0415
+    from recap_cli.render import View  # noqa: PLC0415
+
+    if memory is not None and no_memory:
+        raise UsageError("--memory and --no-memory exclude each other")
+    open_session = partial(
+        sessions.open_session,
+        model=model,
+        device=device,
+        dtype=dtype,
+        method=method,
+        memory=not no_memory,
+        memory_file=Path(memory).expanduser() if memory is not None else None,
+        drafter=DrafterOptions(nodes=nodes),
+    )
+    question = Question(
+        model=model,
+        method=method,
+        prompt=prompt,
+        file=file,
+        images=image or [],
+        system=system,
+        max_tokens=max_tokens,
+    )
+    # With --json the figures are in the object.
+    shown = False if json and stats is None else stats
+    view = View(text=not json, stream=not no_stream, stats=shown, quiet=quiet)
+    answer(question, open_session, view, json=json)

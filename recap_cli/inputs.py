@@ -1,0 +1,95 @@
+"""What goes into a request: the prompt, from wherever it comes, and the pictures."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import PromptError, UsageError
+
+if TYPE_CHECKING:
+    from engine.images import ImageOptions
+    from PIL import Image
+
+STDIN = "-"
+_WAYS = "give it as an argument, with --file FILE, or on standard input"
+
+
+def read_prompt(argument: str | None, file: str | None, images: Sequence[str]) -> str:
+    """The prompt that the user means.
+
+    Args:
+        argument: given on the command line; `-` is standard input.
+        file: a file that holds it; `-` is standard input.
+        images: sources of pictures, one of which may claim standard input.
+
+    Raises:
+        UsageError: no prompt, two prompts, a file that cannot be read, or standard input that is
+            asked for twice.
+        PromptError: nothing in it, or not text.
+    """
+    if argument is not None and file is not None:
+        raise UsageError("two prompts: give an argument or --file, not both")
+    if STDIN in (argument, file) or (argument is None and file is None and not _terminal()):
+        if STDIN in images:
+            raise UsageError(
+                f"standard input holds a picture, so it cannot hold the prompt: {_WAYS}"
+            )
+        return _text(sys.stdin.buffer.read(), "standard input")
+    if file is not None:
+        return _text(_bytes_of(file), file)
+    if argument is None:
+        raise UsageError(f"no prompt: {_WAYS}")
+    return _checked(argument, "the prompt")
+
+
+def open_pictures(
+    sources: Sequence[str], options: "ImageOptions", tell: Callable[[str], None]
+) -> list["Image.Image"]:
+    """Open every picture, in order; `tell` gets what the user should know about them.
+
+    Raises:
+        UsageError: standard input is asked for twice.
+        ImageError: a picture cannot be opened or decoded.
+    """
+    if not sources:
+        return []
+    if sources.count(STDIN) > 1:
+        raise UsageError("standard input holds one picture: give --image - once")
+    from engine.images import open_picture  # noqa: PLC0415
+
+    images = []
+    for source in sources:
+        picture = open_picture(source, options, sys.stdin.buffer)
+        for notice in picture.notices:
+            tell(notice)
+        images.append(picture.image)
+    return images
+
+
+def _terminal() -> bool:
+    return sys.stdin is None or sys.stdin.isatty()
+
+
+def _bytes_of(file: str) -> bytes:
+    try:
+        return Path(file).expanduser().read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"cannot read the prompt from {file}: {reason}") from error
+
+
+def _text(data: bytes, origin: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{origin} is not UTF-8 text (byte {error.start})") from error
+    return _checked(text.removesuffix("\n").removesuffix("\r"), origin)
+
+
+def _checked(text: str, origin: str) -> str:
+    if not text.strip():
+        raise PromptError(f"{origin} is empty: {_WAYS}")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise PromptError(f"{origin} is not UTF-8 text")
+    return text

@@ -1,0 +1,140 @@
+"""Flags that several commands share, each said once."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from engine.options import DEFAULT_MAX_TOKENS
+
+DEMO_MODEL = "demo"
+
+INPUT, MODEL, DECODING, OUTPUT = "Input", "Model", "Decoding", "Output"
+"""Sections of a command's help."""
+
+
+class Device(StrEnum):
+    """Where a model runs."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+
+
+class DType(StrEnum):
+    """Number format of weights and activations."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Method(StrEnum):
+    """How tokens are drafted."""
+
+    RECAP = "recap"
+    PLAIN = "plain"
+
+
+ImageFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image",
+        "-i",
+        metavar="SOURCE",
+        help="A picture: a file, a URL, or - for standard input. Repeatable.",
+        rich_help_panel=INPUT,
+    ),
+]
+SystemFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        "-s",
+        metavar="TEXT",
+        help="Instructions that come before the prompt.",
+        rich_help_panel=INPUT,
+    ),
+]
+ModelFlag = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="MODEL",
+        envvar="RECAP_MODEL",
+        help="A Hugging Face id, a model folder, or the built-in demo.",
+        rich_help_panel=MODEL,
+    ),
+]
+DeviceFlag = Annotated[
+    Device,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="Where the model runs: auto, cpu, cuda or mps.",
+        rich_help_panel=MODEL,
+    ),
+]
+DTypeFlag = Annotated[
+    DType,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        help="Number format: auto, float32, bfloat16 or float16.",
+        rich_help_panel=MODEL,
+    ),
+]
+MaxTokensFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        "-n",
+        metavar="N",
+        min=1,
+        help="Longest answer, in tokens.",
+        show_default=f"{DEFAULT_MAX_TOKENS}, or what fits",
+        rich_help_panel=DECODING,
+    ),
+]
+MethodFlag = Annotated[
+    Method,
+    typer.Option(
+        "--method",
+        help="recap drafts tokens, plain does not; the answer is the same.",
+        rich_help_panel=DECODING,
+    ),
+]
+NodesFlag = Annotated[
+    int,
+    typer.Option(
+        "--nodes", metavar="N", help="Most draft tokens in a pass.", rich_help_panel=DECODING
+    ),
+]
+MemoryFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="FILE",
+        help="Token memory to use instead of the tokenizer's own.",
+        rich_help_panel=DECODING,
+    ),
+]
+NoMemoryFlag = Annotated[
+    bool,
+    typer.Option(
+        "--no-memory",
+        help="Neither read nor write a token memory's file.",
+        rich_help_panel=DECODING,
+    ),
+]
+JsonFlag = Annotated[
+    bool,
+    typer.Option("--json", help="Write one JSON object instead of text.", rich_help_panel=OUTPUT),
+]
+QuietFlag = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Only the answer, and errors.", rich_help_panel=OUTPUT),
+]

@@ -1,0 +1,196 @@
+"""What a person sees of one request: text on stdout; waiting, live figures and summary on stderr.
+
+Draws; computes no measure (see `engine.stats`) and decides no exit code.
+"""
+
+import os
+import stat
+import sys
+import time
+from dataclasses import dataclass
+from typing import Self, TextIO
+
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from engine.events import Committed, Encoded, Finished
+from engine.stats import DecodeStats
+from recap_cli.terminal import LiveLine, error_console, one_line, printable
+
+_REDRAW_S = 0.1
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = ".:-=+*#@"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown.
+
+    Attributes:
+        text: write the answer to stdout.
+        stream: as it is committed, not whole at the end.
+        stats: the summary at the end; None shows it on a terminal only.
+        quiet: nothing on stderr, but a summary that `stats` asks for.
+    """
+
+    text: bool = True
+    stream: bool = True
+    stats: bool | None = None
+    quiet: bool = False
+
+
+class Display:
+    """Context manager that shows one request; leaving it always leaves a clean terminal.
+
+    Animation needs a terminal on stderr that can move its cursor; elsewhere stderr gets one plain
+    line a message. While text streams into a pipe there are no live figures either: the pipe may
+    end on this very terminal, which only one program at a time can write to.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._console = error_console()
+        terminal = sys.stderr.isatty()
+        self._animated = terminal and not self._console.is_dumb_terminal and not view.quiet
+        self._summarised = terminal and not view.quiet if view.stats is None else view.stats
+        self._screen = sys.stdout.isatty()
+        streams = view.text and view.stream
+        self._figures = self._animated and not (streams and _is_pipe(sys.stdout))
+        self._status: Status | None = None
+        self._live = LiveLine(self._console)
+        self._rendered, self._rendered_at = "", 0.0
+        self._line_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rest()
+        if self._line_open:
+            self._write("\n")
+
+    def loading(self, model: str) -> None:
+        """Say that a model is being loaded, before that takes its time."""
+        if self._animated:
+            self._wait(f"loading {model} ...")
+        elif not self._view.quiet:
+            self._say(f"loading {model} ...")
+
+    def reading(self, event: Encoded) -> None:
+        """Say what the model is reading; on a terminal only, it is soon over."""
+        if self._animated:
+            self._wait(f"reading {prompt_counts(event)} ...")
+
+    def notice(self, message: str) -> None:
+        """One line that the user should read."""
+        if not self._view.quiet:
+            self._rest()
+            self._say(f"note: {message}")
+
+    def committed(self, event: Committed) -> None:
+        """Show new text, then the figures below it."""
+        self._rest()
+        if self._view.text and self._view.stream:
+            self._write(event.text)
+        if self._figures:
+            now = time.monotonic()
+            if now - self._rendered_at >= _REDRAW_S:
+                self._rendered = self._live.render(progress(event.stats))
+                self._rendered_at = now
+            self._live.draw(self._rendered)
+
+    def finished(self, event: Finished) -> None:
+        """Show the whole answer where it was not streamed, and the summary."""
+        self._rest()
+        if self._view.text:
+            self._write(event.text if not self._view.stream else "")
+            if self._line_open or not event.text:
+                self._write("\n")
+        if self._summarised:
+            self._console.print(summary(event, ascii_only=self._console.options.ascii_only))
+
+    def _wait(self, message: str) -> None:
+        message = one_line(message)
+        if self._status is None:
+            self._status = self._console.status("")
+            self._status.start()
+        self._status.update(Text(message, "dim"))
+
+    def _rest(self) -> None:
+        """Take away whatever moves, so that something can be written."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        self._live.erase()
+
+    def _say(self, message: str) -> None:
+        if self._line_open and self._screen:
+            self._write("\n")
+        self._console.print(f"recap: {one_line(message)}", soft_wrap=True)
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        if self._screen:
+            text = printable(text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        if self._screen:
+            self._live.follow(text)
+        self._line_open = not text.endswith("\n")
+
+
+def _is_pipe(stream: TextIO) -> bool:
+    return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+
+
+def prompt_counts(event: Encoded | Finished) -> str:
+    """How long the prompt is, in words."""
+    images = f" ({event.image_tokens} image)" if event.image_tokens else ""
+    return f"{event.prompt_tokens} prompt tokens{images}"
+
+
+def progress(stats: DecodeStats) -> Text:
+    """The live line: most important figures first, since a narrow terminal cuts it."""
+    line = Text(f"{stats.new_tokens} tokens", "dim")
+    line.append(f"  {stats.decode_tokens_per_s:.1f} tok/s")
+    if stats.drafted:
+        line.append(f"  MAT {stats.mean_acceptance_length:.2f}")
+        line.append(f"  {_sources(stats)}")
+    return line
+
+
+def summary(event: Finished, *, ascii_only: bool = False) -> Table:
+    """The figures of a whole request, one kind a line."""
+    stats = event.stats
+    speed = f", then {stats.decode_tokens_per_s:.1f} tokens/s" if stats.passes else ""
+    rows = {
+        "tokens": f"{stats.new_tokens} ({event.finish_reason}) after {prompt_counts(event)}",
+        "time": f"first token {stats.ttft_s:.2f} s{speed}",
+    }
+    if stats.drafted:
+        drafts = f"{stats.accepted} of {stats.drafted} drafted"
+        rows["accepted"] = f"{drafts}, MAT {stats.mean_acceptance_length:.2f}"
+        rows["sources"] = _sources(stats)
+        rows["tokens/pass"] = histogram(stats, _ASCII_BARS if ascii_only else _BARS)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, figures in rows.items():
+        table.add_row(label, figures)
+    return table
+
+
+def histogram(stats: DecodeStats, bars: str = _BARS) -> str:
+    """Passes by tokens committed: tokens, a bar relative to the highest, passes."""
+    counts = sorted(stats.acceptance_histogram.items())
+    most = max((passes for _, passes in counts), default=1)
+    top = len(bars) - 1
+    return "  ".join(f"{length} {bars[round(top * n / most)]} {n}" for length, n in counts)
+
+
+def _sources(stats: DecodeStats) -> str:
+    """Where the accepted draft tokens came from, the most first."""
+    used = sorted(stats.source_accepted.items(), key=lambda item: -item[1])
+    return "  ".join(f"{name} {count}" for name, count in used if count) or "nothing accepted"

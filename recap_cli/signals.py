@@ -1,0 +1,44 @@
+"""Ctrl-C and SIGTERM: finish the running pass and keep what is there, or leave at once."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Self
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user, or the system, asked the process to end."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Interrupts:
+    """Context manager that owns SIGINT and SIGTERM while a request is answered.
+
+    While `graceful` is set, the first signal only sets `cancel` and is remembered in `signum`; at
+    any other time, and from the second on, a signal raises `Interrupted`. Main thread only.
+    """
+
+    def __init__(self) -> None:
+        self.cancel = threading.Event()
+        self.graceful = False
+        self.signum: int | None = None
+
+    def __enter__(self) -> Self:
+        self._previous = {s: signal.signal(s, self._handle) for s in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    def _handle(self, signum: int, _: FrameType | None) -> None:
+        if not self.graceful or self.signum is not None:
+            raise Interrupted(signum)
+        self.signum = signum
+        self.cancel.set()
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)

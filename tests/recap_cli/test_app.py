@@ -1,0 +1,114 @@
+"""The command line as a whole: exit codes, errors in one line, and a quick start."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+
+from recap_cli import options, sessions
+from tests.recap_cli.conftest import ROOT, Outcome
+
+Recap = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["memory", "-h"]])
+def test_help_starts_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from recap_cli.app import run; code = run(sys.argv[1:]);"
+        "print(code, *({'torch', 'transformers', 'numpy', 'PIL'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert "Usage: recap" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_python_m_recap_cli_is_recap() -> None:
+    command = [sys.executable, "-m", "recap_cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.startswith("recap ")
+
+
+def test_without_a_command_help_is_shown_and_the_usage_is_wrong(recap: Recap) -> None:
+    outcome = recap()
+    assert outcome.code == 2
+    assert "generate" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generat"], "No such command 'generat'. Did you mean 'generate'? (see 'recap --help')"),
+        (["--bad"], "No such option: --bad (see 'recap --help')"),
+        (["generate", "--bad"], "No such option: --bad (see 'recap generate --help')"),
+        (["generate", "--nodes", "-1", "hi"], "nodes must be from 0 to 1024, not -1"),
+        (
+            ["generate", "--memory", "m", "--no-memory", "hi"],
+            "--memory and --no-memory exclude each other",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    recap: Recap, arguments: list[str], message: str
+) -> None:
+    assert recap(*arguments) == Outcome(2, "", f"recap: error: {message}\n")
+
+
+@pytest.mark.parametrize("arguments", [["-n", "0"], ["--device", "gpu"], ["-i"], ["a", "b"]])
+def test_bad_values_are_wrong_usage_too(recap: Recap, arguments: list[str]) -> None:
+    outcome = recap("generate", "hi", *arguments)
+    assert outcome.code == 2
+    assert outcome.stderr.startswith("recap: error: ")
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("fakes")
+class TestErrorsOfARequest:
+    """With fake sessions."""
+
+    def test_a_model_that_cannot_be_opened_is_code_1(self, recap: Recap) -> None:
+        outcome = recap("generate", "-m", "missing", "-q", "hi")
+        message = "recap: error: there is no model missing: name another one\n"
+        assert outcome == Outcome(1, "", message)
+
+    def test_what_was_answered_before_a_failure_stays(self, recap: Recap) -> None:
+        outcome = recap("generate", "-m", "broken", "-q", "one two three")
+        message = "recap: error: the model broke: ask something else\n"
+        assert outcome == Outcome(1, "one two \n", message)
+
+    def test_the_unforeseen_is_one_line_that_says_how_to_see_more(self, recap: Recap) -> None:
+        outcome = recap("generate", "-m", "buggy", "-q", "hi")
+        message = "recap: error: unexpected ValueError: [oops] (RECAP_DEBUG=1 shows where)\n"
+        assert outcome == Outcome(1, "", message)
+
+    def test_debugging_shows_where(self, recap: Recap, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RECAP_DEBUG", "1")
+        outcome = recap("generate", "-m", "buggy", "-q", "hi")
+        assert outcome.stderr.startswith("Traceback (most recent call last)")
+        assert outcome.stderr.endswith("shows where)\n")
+
+
+def test_the_flags_offer_what_a_session_takes() -> None:
+    from engine import loading, session  # noqa: PLC0415
+
+    offered = {kind: [m.value for m in kind] for kind in (options.Device, options.DType)}
+    assert offered[options.Device] == list(get_args(loading.Device))
+    assert offered[options.DType] == list(get_args(loading.Dtype))
+    assert [method.value for method in options.Method] == list(get_args(session.Method))
+    assert loading.DEMO_MODEL == options.DEMO_MODEL
+
+
+def test_a_request_is_the_system_message_and_the_users() -> None:
+    request = sessions.make_request("look", "be brief", [], 7, 0.5)
+    assert [(m.role, m.text) for m in request.messages] == [
+        ("system", "be brief"),
+        ("user", "look"),
+    ]
+    assert (request.max_tokens, request.elapsed_s) == (7, 0.5)

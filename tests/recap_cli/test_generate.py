@@ -1,0 +1,186 @@
+"""`recap generate` off a terminal: where the prompt comes from, and what goes where."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.stats import DecodeStats
+from tests.recap_cli.conftest import Outcome
+
+Recap = Callable[..., Outcome]
+Stdin = Callable[[bytes], None]
+
+pytestmark = pytest.mark.usefixtures("fakes")
+
+
+def echo(recap: Recap, *arguments: str) -> Outcome:
+    """An answer that repeats the prompt."""
+    return recap("generate", "-m", "echo", "-q", *arguments)
+
+
+def test_the_answer_alone_is_on_stdout(recap: Recap) -> None:
+    outcome = recap("generate", "-m", "noted", "hello")
+    assert outcome == Outcome(
+        0,
+        "hello \n",
+        "recap: loading noted ...\n"
+        "recap: note: the session has a note\n"
+        "recap: note: the memory has a note\n",
+    )
+
+
+def test_quiet_leaves_the_answer_only(recap: Recap) -> None:
+    assert recap("generate", "-m", "noted", "-q", "hello") == Outcome(0, "hello \n", "")
+
+
+def test_stats_are_shown_off_a_terminal_when_asked_for(recap: Recap) -> None:
+    outcome = echo(recap, "--stats", "a b c")
+    shown = [line.split(maxsplit=1) for line in outcome.stderr.splitlines()]
+    assert {label: figures.strip() for label, figures in shown} == {
+        "tokens": "6 (stop) after 7 prompt tokens",
+        "time": "first token 0.25 s, then 12.0 tokens/s",
+        "accepted": "3 of 3 drafted, MAT 2.00",
+        "sources": "suffix 3",
+        "tokens/pass": "2 █ 3",
+    }
+
+
+def test_no_stream_gives_the_same_answer(recap: Recap) -> None:
+    assert echo(recap, "--no-stream", "a b") == echo(recap, "a b") == Outcome(0, "a b \n", "")
+
+
+def test_off_a_terminal_text_is_not_touched(recap: Recap) -> None:
+    outcome = recap("generate", "-m", "rude", "-q", "hello")
+    assert outcome.stdout == "[bold]loud[/bold] \x1b[31mred\x1b[0m \x07:smile: ok\n"
+
+
+class TestPrompt:
+    """Where it comes from."""
+
+    def test_a_file(self, recap: Recap, tmp_path: Path) -> None:
+        file = tmp_path / "a [prompt] ü.txt"
+        file.write_text("from a file\n", encoding="utf-8-sig")
+        assert echo(recap, "--file", str(file)).stdout == "from a file \n"
+
+    @pytest.mark.parametrize("arguments", [[], ["-"], ["-f", "-"]])
+    def test_standard_input(self, recap: Recap, stdin: Stdin, arguments: list[str]) -> None:
+        stdin(b"from stdin\r\n")
+        assert echo(recap, *arguments).stdout == "from stdin \n"
+
+    def test_standard_input_is_not_touched_when_there_is_a_prompt(
+        self, recap: Recap, stdin: Stdin
+    ) -> None:
+        stdin(b"\xff")
+        assert echo(recap, "argument").stdout == "argument \n"
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"", "standard input is empty"),
+            (b" \n", "standard input is empty"),
+            (b"caf\xe9", "standard input is not UTF-8 text (byte 3)"),
+        ],
+    )
+    def test_what_is_no_prompt_fails_the_request(
+        self, recap: Recap, stdin: Stdin, content: bytes, message: str
+    ) -> None:
+        stdin(content)
+        outcome = echo(recap)
+        assert outcome.code == 1
+        assert outcome.stderr.startswith(f"recap: error: {message}")
+
+    def test_an_argument_that_is_no_text_fails_the_request(self, recap: Recap) -> None:
+        outcome = echo(recap, "caf\udce9")
+        assert outcome == Outcome(1, "", "recap: error: the prompt is not UTF-8 text\n")
+
+    def test_a_missing_file_is_wrong_usage(self, recap: Recap, tmp_path: Path) -> None:
+        file = tmp_path / "none"
+        message = f"cannot read the prompt from {file}: No such file or directory"
+        assert echo(recap, "-f", str(file)) == Outcome(2, "", f"recap: error: {message}\n")
+
+    def test_two_prompts_are_wrong_usage(self, recap: Recap) -> None:
+        assert echo(recap, "-f", "file", "argument").code == 2
+
+    def test_no_prompt_on_a_terminal_is_wrong_usage(
+        self, recap: Recap, stdin: Stdin, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stdin(b"")
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        outcome = echo(recap)
+        assert outcome.code == 2
+        assert outcome.stderr.startswith("recap: error: no prompt: give it as an argument")
+
+    @pytest.mark.parametrize("arguments", [["-i", "-"], ["-i", "-", "-"], ["-i-", "-i-", "hi"]])
+    def test_standard_input_is_not_read_twice(
+        self, recap: Recap, stdin: Stdin, arguments: list[str]
+    ) -> None:
+        stdin(b"GIF89a")
+        outcome = echo(recap, *arguments)
+        assert outcome.code == 2
+        assert "standard input holds" in outcome.stderr
+
+
+class TestJson:
+    """One object, whatever happens."""
+
+    def test_an_answer(self, recap: Recap) -> None:
+        outcome = echo(recap, "--json", "--system", "be kind", "a b")
+        record = json.loads(outcome.stdout)
+        assert outcome.code == 0
+        assert outcome.stdout.count("\n") == 1
+        wanted = {
+            "text": "a b ",
+            "token_ids": [1, 2, 3, 4],
+            "finish_reason": "stop",
+            "model": "echo",
+            "method": "recap",
+            "device": "cpu",
+            "dtype": "float32",
+            "prompt": "a b",
+            "system": "be kind",
+            "images": [],
+            "error": None,
+            "notices": [],
+            "prompt_tokens": 7,
+            "image_tokens": 0,
+            "new_tokens": 4,
+            "mean_acceptance_length": 2.0,
+        }
+        assert record.items() >= wanted.items()
+        assert set(DecodeStats().measures()) < set(record)
+        assert {"recap", "python", "torch", "transformers"} == set(record["versions"])
+
+    def test_notices_are_kept(self, recap: Recap) -> None:
+        outcome = recap("generate", "-m", "noted", "--json", "-q", "a")
+        notices = ["the session has a note", "the memory has a note"]
+        assert json.loads(outcome.stdout)["notices"] == notices
+
+    @pytest.mark.parametrize(
+        ("model", "text", "error"),
+        [
+            ("broken", "a b ", "the model broke: ask something else"),
+            ("missing", "", "there is no model missing: name another one"),
+            ("buggy", "", "[oops]"),
+        ],
+    )
+    def test_a_failure_has_the_same_keys(
+        self, recap: Recap, model: str, text: str, error: str
+    ) -> None:
+        good = json.loads(echo(recap, "--json", "a b c").stdout)
+        outcome = recap("generate", "-m", model, "--json", "-q", "a b c")
+        record = json.loads(outcome.stdout)
+        assert outcome.code == 1
+        assert list(record) == list(good)
+        assert (record["text"], record["error"]) == (text, error)
+        assert record["finish_reason"] is record["new_tokens"] is None
+
+    def test_wrong_usage_is_told_too(self, recap: Recap) -> None:
+        outcome = echo(recap, "--json", "-f", "nowhere", "a")
+        assert outcome.code == 2
+        assert json.loads(outcome.stdout)["error"].startswith("two prompts")
+
+    def test_bytes_that_are_no_text_do_not_break_it(self, recap: Recap) -> None:
+        outcome = recap("generate", "-m", "missing", "--json", "-q", "-s", "\udcff", "a")
+        assert json.loads(outcome.stdout)["system"] == "?"
