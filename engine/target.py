@@ -120,18 +120,18 @@ class _LayerMasks:
         config = model.config.get_text_config()
         self._dtype = torch.promote_types(model.dtype, torch.float32)
         self._device = model.device
-        kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
-        self._kinds = sorted(kinds)
         self._window: int | None = getattr(config, "sliding_window", None)
+        # Mistral's config has no layer types: every layer has the window, if there is one.
+        only = "full_attention" if self._window is None else "sliding_attention"
+        self._kinds = sorted(set(getattr(config, "layer_types", None) or (only,)))
         self._buffer = torch.zeros((0, 0), dtype=self._dtype, device=self._device)
         self._dirty = (0, 0, 0)
 
     def of(self, tree: DraftTree, start: int) -> Tensor | dict[str, Tensor]:
         """[1, 1, n, start + n]: 0 where a node sees a token, -inf elsewhere."""
         full = self._full(tree, start)
-        if self._kinds == ["full_attention"]:
-            return full
-        return {kind: self._windowed(full, tree, start, kind) for kind in self._kinds}
+        masks = {kind: self._windowed(full, tree, start, kind) for kind in self._kinds}
+        return masks if len(masks) > 1 else masks[self._kinds[0]]
 
     def _full(self, tree: DraftTree, start: int) -> Tensor:
         n, end = len(tree), start + len(tree)

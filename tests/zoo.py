@@ -91,7 +91,9 @@ class Zoo:
         ]
 
 
-def generated(model: Any, prompt: EncodedPrompt, max_tokens: int = ANSWER) -> list[int]:
+def generated(
+    model: Any, prompt: EncodedPrompt, max_tokens: int = ANSWER, **options: Any
+) -> list[int]:
     """Token ids of transformers' `generate(do_sample=False)`."""
     tokens: torch.Tensor = model.generate(
         input_ids=prompt.input_ids,
@@ -99,6 +101,7 @@ def generated(model: Any, prompt: EncodedPrompt, max_tokens: int = ANSWER) -> li
         **prompt.model_inputs,
         do_sample=False,
         max_new_tokens=max_tokens,
+        **options,
     )
     answer: list[int] = tokens[0, prompt.input_ids.shape[1] :].tolist()
     return answer
