@@ -1,0 +1,149 @@
+"""Lossless: whatever the memories hold, the tokens are those of transformers' `generate`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.families import FAMILIES
+from engine.loading import LoadedModel
+from engine.memory.file import update_memory
+from engine.memory.paths import tokenizer_fingerprint
+from engine.memory.table import TransitionTable
+from engine.options import DrafterOptions
+from engine.prompts import Message
+from tests.models import picture
+from tests.zoo import Conversation, Zoo, answers, conversations, finished, generated, session
+
+EVERY_FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))
+VISION = sorted(name for name, family in FAMILIES.items() if family.vision)
+SETTINGS = pytest.mark.parametrize(
+    ("dtype", "penalty"),
+    [(torch.float32, None), (torch.float64, None), (torch.float64, 1.05), (torch.float32, 1.05)],
+    ids=["float32", "float64", "float64-penalty", "float32-penalty"],
+)
+BUSHY = DrafterOptions(nodes=48, min_probability=0.0, suffix_min_match=1)
+"""Drafts whatever a memory holds, however unlikely."""
+
+
+def garbage(loaded: LoadedModel, seed: int = 0) -> TransitionTable:
+    """Random transitions after every token; placeholders and control tokens are among them."""
+    vocab = loaded.model.config.get_text_config().vocab_size
+    chance = np.random.default_rng(seed)
+    placeholders = sorted(loaded.encoder.placeholder_ids) or [0]
+    next_ids = chance.integers(0, vocab, (vocab, 8)).astype(np.int32)
+    often = chance.random((vocab, 8)) < 0.2
+    next_ids[often] = chance.choice(placeholders, int(often.sum()))
+    probs = np.sort(chance.random((vocab, 8)).astype(np.float32))[:, ::-1].copy()
+    keys = np.arange(vocab, dtype=np.int32)
+    return TransitionTable(keys, next_ids, probs, np.ones(vocab, np.uint32))
+
+
+def memory_of_garbage(loaded: LoadedModel, folder: Path) -> Path:
+    path = folder / "garbage.safetensors"
+    fingerprint = tokenizer_fingerprint(loaded.encoder.tokenizer.get_vocab())
+    update_memory(path, fingerprint, "nobody/knows", garbage(loaded), 1)
+    return path
+
+
+@EVERY_FAMILY
+@SETTINGS
+def test_plain_decoding_answers_as_generate_does(
+    zoo: Zoo, family: str, dtype: torch.dtype, penalty: float | None
+) -> None:
+    loaded = zoo.loaded(family, dtype, penalty)
+    ours = answers(session(loaded, "plain"), loaded.family.vision)
+    assert ours == zoo.answers(family, dtype, penalty)
+
+
+@EVERY_FAMILY
+@SETTINGS
+def test_recap_answers_as_generate_does_from_an_empty_memory(
+    zoo: Zoo, family: str, dtype: torch.dtype, penalty: float | None
+) -> None:
+    loaded = zoo.loaded(family, dtype, penalty)
+    expected = zoo.answers(family, dtype, penalty)
+    for each, answer in zip(conversations(loaded.family.vision), expected, strict=True):
+        assert finished(session(loaded), each).token_ids == answer
+
+
+@EVERY_FAMILY
+@SETTINGS
+def test_recap_answers_as_generate_does_from_a_memory_that_knows_the_answers(
+    zoo: Zoo, family: str, dtype: torch.dtype, penalty: float | None, tmp_path: Path
+) -> None:
+    loaded = zoo.loaded(family, dtype, penalty)
+    expected = zoo.answers(family, dtype, penalty)
+    file = tmp_path / "warm.safetensors"
+    with session(loaded, memory_file=file) as first:
+        assert answers(first, loaded.family.vision) == expected
+    with session(loaded, memory_file=file) as second:
+        last = finished(second, conversations(loaded.family.vision)[-1])
+        assert last.token_ids == expected[-1]
+        assert last.stats.mean_acceptance_length > 1.2, "the memory helped"
+        assert answers(second, loaded.family.vision) == expected
+
+
+@EVERY_FAMILY
+@SETTINGS
+def test_recap_answers_as_generate_does_from_a_memory_full_of_garbage(
+    zoo: Zoo, family: str, dtype: torch.dtype, penalty: float | None, tmp_path: Path
+) -> None:
+    loaded = zoo.loaded(family, dtype, penalty)
+    file = memory_of_garbage(loaded, tmp_path)
+    misled = session(loaded, memory_file=file, drafter=BUSHY)
+    for each, answer in zip(
+        conversations(loaded.family.vision), zoo.answers(family, dtype, penalty), strict=True
+    ):
+        last = finished(misled, each)
+        assert last.token_ids == answer
+        assert last.stats.drafted > 4 * last.stats.passes, "garbage was drafted"
+
+
+@EVERY_FAMILY
+def test_generate_answers_the_same_with_our_attention(zoo: Zoo, family: str) -> None:
+    loaded = zoo.loaded(family, torch.float32, None)
+    messages = conversations(loaded.family.vision)[-1]
+    answer = generated(loaded.model, loaded.encoder.encode(messages))
+    assert answer == zoo.answers(family, torch.float32, None)[-1]
+
+
+def test_the_penalty_matters(zoo: Zoo) -> None:
+    for family in FAMILIES:
+        without = zoo.answers(family, torch.float64, None)
+        assert zoo.answers(family, torch.float64, 1.05) != without
+
+
+@pytest.mark.parametrize("family", VISION)
+def test_a_picture_matters(zoo: Zoo, family: str) -> None:
+    model = session(zoo.loaded(family, torch.float32, None))
+    looks = [(Message("user", "What?", (picture(57, 57, seed),)),) for seed in range(3)]
+    assert len({tuple(finished(model, look).token_ids) for look in looks}) == 3
+
+
+def a_day_of_requests() -> list[Conversation]:
+    """One picture, another size, none, two pictures, the first again."""
+    one, other = picture(113, 112, 1), picture(37, 91, 2)
+    return [
+        (Message("user", "What do you see?", (one,)),),
+        (Message("user", "What do you see?", (other,)),),
+        (Message("user", "How many circles are there?"),),
+        (Message("user", "Same?", (other, one)),),
+        (Message("user", "What do you see?", (one,)),),
+    ]
+
+
+@pytest.mark.parametrize("family", VISION)
+@pytest.mark.parametrize("method", ["recap", "plain"])
+def test_a_request_is_answered_as_in_a_fresh_process(zoo: Zoo, family: str, method: Any) -> None:
+    requests = a_day_of_requests()
+    fresh = [finished(session(zoo.load(family), method), each).token_ids for each in requests]
+    loaded = zoo.load(family)
+    one_process = session(loaded, method)
+    assert [finished(one_process, each).token_ids for each in requests] == fresh
+    # Another session, and transformers itself, may use the same model in between.
+    generated(loaded.model, loaded.encoder.encode(requests[3]))
+    finished(session(loaded), requests[1])
+    assert finished(one_process, requests[0]).token_ids == fresh[0]

@@ -1,0 +1,290 @@
+"""A session: limits, ends, events and files of its requests; none of them harms the next."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.errors import ContextError, PromptError, RequestError
+from engine.events import Committed, Encoded, Event, Finished, Notice
+from engine.memory.file import read_memory
+from engine.memory.paths import memory_path, tokenizer_fingerprint
+from engine.options import DEFAULT_MAX_TOKENS
+from engine.prompts import Message
+from engine.session import Request, Session, SessionOptions
+from tests.models import picture
+from tests.zoo import ANSWER, Zoo, answers, conversations, finished, session
+
+HELLO = (Message("user", "How many circles are there?"),)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llama"])
+@pytest.mark.parametrize("events", [1, 2, 3, 5])
+def test_after_an_answer_that_was_closed_early_the_next_is_right(
+    zoo: Zoo, family: str, events: int
+) -> None:
+    loaded = zoo.loaded(family, torch.float32, None)
+    expected = zoo.answers(family, torch.float32, None)
+    asked = conversations(loaded.family.vision)
+    ours = session(loaded)
+    answer = ours.generate(Request(asked[1], ANSWER))
+    for _ in range(events):
+        next(answer)
+    answer.close()  # type: ignore[attr-defined]
+    assert finished(ours, asked[-1]).token_ids == expected[-1]
+    assert finished(ours, asked[1]).token_ids == expected[1]
+
+
+def test_after_a_request_that_failed_the_next_is_right(zoo: Zoo) -> None:
+    loaded = zoo.loaded("qwen2_5_vl", torch.float32, None)
+    ours = session(loaded)
+    for wrong, error in [
+        ((), PromptError),
+        ((Message("user", "?", (picture(300, 1),)),), RequestError),
+        ((Message("user", "circle " * 5000),), ContextError),
+    ]:
+        with pytest.raises(error):
+            list(ours.generate(Request(wrong, ANSWER)))
+    expected = zoo.answers("qwen2_5_vl", torch.float32, None)
+    assert answers(ours, vision=True) == expected
+
+
+@pytest.mark.parametrize("method", ["recap", "plain"])
+def test_a_device_without_memory_fails_the_request_alone(
+    zoo: Zoo, method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = zoo.load("llama")
+    ours = session(loaded, method)
+    expected = finished(ours, HELLO).token_ids
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("1 TiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loaded.model.model.layers[1], "forward", full)
+        with pytest.raises(RequestError, match="ran out of memory; use fewer"):
+            finished(ours, HELLO)
+    assert finished(ours, HELLO).token_ids == expected
+
+
+# Lengths and ends of answers
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 10])
+@pytest.mark.parametrize("method", ["recap", "plain"])
+def test_an_answer_is_cut_at_exactly_the_tokens_asked_for(
+    zoo: Zoo, method: Any, max_tokens: int
+) -> None:
+    loaded = zoo.loaded("qwen2_5_vl", torch.float32, None)
+    ours = session(loaded, method)
+    for messages, answer in zip(
+        conversations(True), zoo.answers("qwen2_5_vl", torch.float32, None), strict=True
+    ):
+        last = finished(ours, messages, max_tokens)
+        assert last.token_ids == answer[:max_tokens]
+        assert last.finish_reason == "length"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llama"])
+def test_an_answer_ends_with_its_first_stop_token_wherever_a_pass_finds_it(
+    zoo: Zoo, family: str, tmp_path: Path
+) -> None:
+    loaded = zoo.loaded(family, torch.float64, None)
+    messages = conversations(loaded.family.vision)[-1]
+    answer = zoo.answers(family, torch.float64, None)[-1]
+    file = tmp_path / "warm.safetensors"
+    for warm in range(2):
+        for stop in answer:
+            stopping = replace(loaded, stop_ids=frozenset({stop}))
+            ours = session(stopping, memory_file=file if warm else None)
+            last = finished(ours, messages)
+            assert last.token_ids == answer[: answer.index(stop) + 1]
+            assert last.finish_reason == "stop"
+        with session(loaded, memory_file=file) as teacher:
+            finished(teacher, messages)
+
+
+def test_without_a_limit_an_answer_gets_what_the_context_leaves(zoo: Zoo) -> None:
+    loaded = zoo.loaded("llama", torch.float32, None)
+    endless = replace(loaded, stop_ids=frozenset(), context_length=100)
+    *_, last = session(endless).generate(Request(HELLO))
+    assert isinstance(last, Finished)
+    assert last.prompt_tokens + len(last.token_ids) == 100
+    roomy = replace(endless, context_length=None)
+    *_, last = session(roomy, "plain").generate(Request(HELLO))
+    assert isinstance(last, Finished)
+    assert len(last.token_ids) == DEFAULT_MAX_TOKENS
+
+
+def test_a_request_that_the_context_cannot_hold_is_refused_with_the_counts(zoo: Zoo) -> None:
+    loaded = replace(zoo.loaded("qwen2_5_vl", torch.float32, None), context_length=90)
+    messages = (Message("user", "What?", (picture(113, 112),)),)
+    encoded = loaded.encoder.encode(messages)
+    text = encoded.input_ids.shape[1] - encoded.image_tokens
+    counts = rf"{text} text \+ {encoded.image_tokens} image \+ 80 answer tokens .* 90"
+    with pytest.raises(ContextError, match=counts):
+        next(session(loaded).generate(Request(messages, 80)))
+
+
+# Events
+
+
+def test_events_come_in_order_and_add_up(zoo: Zoo) -> None:
+    loaded = zoo.loaded("qwen2_5_vl", torch.float32, None)
+    for messages in conversations(True):
+        encoded, *committed, last = session(loaded).generate(Request(messages, ANSWER))
+        assert isinstance(encoded, Encoded)
+        assert isinstance(last, Finished)
+        assert (encoded.prompt_tokens, encoded.image_tokens) == (
+            last.prompt_tokens,
+            last.image_tokens,
+        )
+        pieces = [event for event in committed if isinstance(event, Committed)]
+        assert len(pieces) == len(committed)
+        assert [token for piece in pieces for token in piece.token_ids] == last.token_ids
+        assert "".join(piece.text for piece in pieces) == last.text
+        tokenizer = loaded.encoder.tokenizer
+        assert last.text == tokenizer.decode(last.token_ids, skip_special_tokens=True)
+        stats = last.stats
+        assert stats.new_tokens == len(last.token_ids) == 1 + stats.pass_tokens
+        assert 0 < stats.prefill_s < stats.ttft_s
+
+
+def test_time_before_the_request_counts_until_the_first_token(zoo: Zoo) -> None:
+    ours = session(zoo.loaded("llama", torch.float32, None))
+    *_, last = ours.generate(Request(HELLO, 2, elapsed_s=50.0))
+    assert isinstance(last, Finished)
+    assert 50.0 < last.stats.ttft_s < 60.0
+    assert last.stats.decode_s < 10.0
+
+
+def test_cancelling_gives_what_was_answered_so_far(zoo: Zoo) -> None:
+    loaded = zoo.loaded("llama", torch.float32, None)
+    expected = zoo.answers("llama", torch.float32, None)[1]
+    ours, cancel = session(loaded, "plain"), threading.Event()
+    seen: list[Event] = []
+    for event in ours.generate(Request(conversations(False)[1], ANSWER), cancel):
+        seen.append(event)
+        if len(seen) == 4:
+            cancel.set()
+    last = seen[-1]
+    assert isinstance(last, Finished)
+    assert last.token_ids == expected[:3]
+    assert last.finish_reason == "interrupt"
+    assert finished(ours, conversations(False)[1]).token_ids == expected
+
+
+def test_cancelled_before_it_began_a_request_gives_its_first_token(zoo: Zoo) -> None:
+    cancel = threading.Event()
+    cancel.set()
+    ours = session(zoo.loaded("llama", torch.float32, None))
+    *_, last = ours.generate(Request(HELLO, ANSWER), cancel)
+    assert isinstance(last, Finished)
+    assert (len(last.token_ids), last.finish_reason) == (1, "interrupt")
+
+
+# The token memory's file
+
+
+def header_of(path: Path) -> Any:
+    stored = read_memory(path)
+    assert stored is not None
+    return stored[0]
+
+
+def test_leaving_a_session_keeps_what_it_learned(zoo: Zoo) -> None:
+    loaded = zoo.loaded("llama", torch.float32, None)
+    with Session(loaded, SessionOptions()) as ours:
+        finished(ours, HELLO)
+        finished(ours, HELLO)
+    path = memory_path(tokenizer_fingerprint(loaded.encoder.tokenizer.get_vocab()))
+    header = header_of(path)
+    assert header.requests == 2
+    assert header.models == (loaded.name,)
+    assert header.keys > ANSWER / 4
+    before = path.read_bytes()
+    with Session(loaded, SessionOptions()) as ours:
+        assert ours.notices == []
+    assert path.read_bytes() == before, "a session that answered nothing writes nothing"
+
+
+def test_an_interrupted_answer_is_learned_from(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "memory.safetensors"
+    ours = session(zoo.loaded("llama", torch.float32, None), memory_file=file)
+    answer = ours.generate(Request(HELLO, ANSWER))
+    for _ in range(6):
+        next(answer)
+    answer.close()  # type: ignore[attr-defined]
+    assert ours.save_memory() == []
+    assert header_of(file).requests == 1
+
+
+def test_saving_twice_counts_once(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "memory.safetensors"
+    with session(zoo.loaded("llama", torch.float32, None), memory_file=file) as ours:
+        finished(ours, HELLO)
+        assert ours.save_memory() == []
+        before = file.read_bytes()
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("method", "memory"), [("plain", True), ("recap", False)], ids=["plain", "no memory"]
+)
+def test_a_session_without_memory_touches_no_file(
+    zoo: Zoo, method: Any, memory: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "memory.safetensors"
+    file.write_bytes(b"not to be looked at")
+    options = SessionOptions(method=method, memory=memory, memory_file=file)
+    with Session(zoo.loaded("llama", torch.float32, None), options) as ours:
+        finished(ours, HELLO)
+        assert ours.notices == []
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    assert file.read_bytes() == b"not to be looked at"
+
+
+def test_a_memory_that_cannot_be_used_is_a_notice_and_the_answer_comes(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    file = tmp_path / "memory.safetensors"
+    file.write_bytes(b"no memory at all")
+    ours = session(zoo.loaded("llama", torch.float32, None), memory_file=file)
+    assert ours.notices
+    assert all(isinstance(notice, Notice) for notice in ours.notices)
+    assert str(file) in ours.notices[0].message
+    assert answers(ours, vision=False) == zoo.answers("llama", torch.float32, None)
+
+
+def test_a_memory_that_cannot_be_written_is_a_notice(zoo: Zoo, tmp_path: Path) -> None:
+    blocked = tmp_path / "a file, no folder"
+    blocked.write_text("")
+    ours = session(zoo.loaded("llama", torch.float32, None), memory_file=blocked / "memory")
+    finished(ours, HELLO)
+    (notice,) = ours.save_memory()
+    assert "not kept" in notice.message
+
+
+def test_logits_that_overflow_leave_a_memory_that_can_be_saved(zoo: Zoo, tmp_path: Path) -> None:
+    loaded = zoo.load("llama")
+    with torch.no_grad():
+        loaded.model.get_output_embeddings().weight[5] = torch.nan
+    file = tmp_path / "memory.safetensors"
+    ours = session(loaded, memory_file=file)
+    assert set(finished(ours, HELLO, 5).token_ids) == {5}
+    assert ours.save_memory() == []
+
+
+# Opening by name
+
+
+def test_a_session_opens_a_folder_by_name(zoo: Zoo) -> None:
+    folder = zoo.folder_of("llama", None)
+    options = SessionOptions(str(folder), device="cpu", dtype="float32", memory=False)
+    ours = Session.open(options)
+    assert (ours.model_name, ours.device, ours.dtype) == (str(folder), "cpu", "float32")
+    expected = zoo.answers("llama", torch.float32, None)
+    assert answers(ours, vision=False) == expected
