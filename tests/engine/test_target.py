@@ -1,6 +1,6 @@
 """The adapter over transformers: a tree verified in one pass is every path read by itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from engine.logits import predict
 from engine.prompts import EncodedPrompt
 from engine.target import Target
 from engine.tree import DraftTree
-from tests.engine.fakes import Scripted, answered, saboteur
+from tests.engine.fakes import Scripted, Text, answered, saboteur
 from tests.models import random_model, text_sizes
 from tests.zoo import ANSWER, Zoo, conversations, generated
 
@@ -119,11 +119,21 @@ def check_sabotaged(
     loaded: LoadedModel, prompt: EncodedPrompt, expected: Sequence[int], room: int, seed: int = 0
 ) -> None:
     """Right tokens hidden among wrong ones, as drafts, give the answer that is expected."""
+    vocab = loaded.model.config.get_text_config().vocab_size
+    grow = saboteur(expected, prompt.input_ids.shape[1], vocab, seed)
+    check_drafted(loaded, prompt, expected, room, Scripted(grow))
+
+
+def check_drafted(
+    loaded: LoadedModel,
+    prompt: EncodedPrompt,
+    expected: Sequence[int],
+    room: int,
+    drafter: Scripted,
+) -> None:
     target = Target(loaded.model, loaded.family)
     history: list[int] = prompt.input_ids[0].tolist()
     (first,) = predict(target.prefill(prompt, room), 0).choices
-    vocab = loaded.model.config.get_text_config().vocab_size
-    drafter = Scripted(saboteur(expected, len(history), vocab, seed))
     limits = Limits(len(expected), loaded.stop_ids)
     passes = answered(target, drafter, history, first, limits)
     assert [first, *(token for tokens in passes for token in tokens)] == expected
@@ -190,9 +200,25 @@ def test_a_sliding_window_is_kept_where_it_is_shorter_than_the_text(
     loaded = LoadedModel("tiny", model, FAMILIES["qwen2"], None, frozenset(), None)  # type: ignore[arg-type]
     for seed in range(3):
         check_sabotaged(loaded, prompt, expected, 0, seed)
+    check_drafted(loaded, prompt, expected, 0, Scripted(_behind_decoys(expected)))
 
 
 def _without_window(config: Any) -> Any:
     settings = config.to_dict() | {"sliding_window": None, "use_sliding_window": False}
     settings.pop("layer_types", None)
     return type(config)(**settings)
+
+
+def _behind_decoys(expected: Sequence[int]) -> Callable[[DraftTree, Text, int], None]:
+    """The answer as a chain deeper than the window, in slots far from its places in the text."""
+
+    def grow(tree: DraftTree, text: Text, max_depth: int) -> None:
+        rest = expected[len(text) - 3 * WINDOW :][:max_depth]
+        for token in range(WINDOW) if rest else ():
+            if token != rest[0]:
+                tree.add(token, 0, 0, 0.1)
+        parent = 0
+        for token in rest:
+            parent = tree.add(token, parent, 0, 1.0)
+
+    return grow
