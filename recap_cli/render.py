@@ -90,7 +90,7 @@ class Display:
 
     def committed(self, event: Committed) -> None:
         """Show new text, then the figures below it."""
-        self._rest()
+        self._stop_waiting()
         if self._view.text and self._view.stream:
             self._write(event.text)
         if self._figures:
@@ -118,11 +118,14 @@ class Display:
         self._status.update(Text(message, "dim"))
 
     def _rest(self) -> None:
-        """Take away whatever moves, so that something can be written."""
+        """Take away whatever moves, so that anything can be written."""
+        self._stop_waiting()
+        self._live.erase()
+
+    def _stop_waiting(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
-        self._live.erase()
 
     def _say(self, message: str) -> None:
         if self._line_open and self._screen:
@@ -134,10 +137,10 @@ class Display:
             return
         if self._screen:
             text = printable(text)
+            self._live.give_way(text)
+            self._live.follow(text)
         sys.stdout.write(text)
         sys.stdout.flush()
-        if self._screen:
-            self._live.follow(text)
         self._line_open = not text.endswith("\n")
 
 

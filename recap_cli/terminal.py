@@ -2,7 +2,7 @@
 
 import re
 
-from rich.cells import get_character_cell_size
+from rich.cells import cell_len, get_character_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -57,10 +57,16 @@ class LiveLine:
             self._drawn = True
 
     def erase(self) -> None:
-        """Take the line away; needed before any other writing."""
+        """Take the line away; needed before other things are written."""
         if self._drawn:
             self._send("\x1b[J")
             self._drawn = False
+
+    def give_way(self, text: str) -> None:
+        """Take the line away if `text`, which comes next, will reach it; less flickers so."""
+        reach = self._column + cell_len(text)
+        if reach >= self._console.width or "\n" in text or "\t" in text:
+            self.erase()
 
     def follow(self, text: str) -> None:
         """Keep count of the column in which `text`, written elsewhere, left the cursor."""
