@@ -128,9 +128,10 @@ class Session:
         stats.encode_s = perf_counter() - started
         stream = TextStream(self._loaded.encoder.tokenizer)
         ids: list[int] = []
-        for tokens in self._answer(prompt, limits, stats, started, cancel):
-            ids += tokens
-            yield Committed(tokens, stream.feed(tokens), stats)
+        with _within_memory():
+            for tokens in self._answer(prompt, limits, stats, started, cancel):
+                ids += tokens
+                yield Committed(tokens, stream.feed(tokens), stats)
         rest = stream.finish()
         if rest:
             yield Committed((), rest, stats)
@@ -172,8 +173,7 @@ class Session:
         placeholders = self._loaded.encoder.placeholder_ids
         rules.start(len(history), limits.max_tokens, target.device)
         encoded = perf_counter()
-        with _within_memory():
-            logits = target.prefill(prompt, limits.max_tokens + self._nodes)
+        logits = target.prefill(prompt, limits.max_tokens + self._nodes)
         first = predict(rules.apply(logits, DraftTree([history[-1]]), history), 0).choices
         stats.new_tokens = 1
         stats.prefill_s = perf_counter() - encoded
@@ -188,8 +188,7 @@ class Session:
             stats.seed_s = perf_counter() - seeding
         target.forget_prompt()
         history += first
-        with _within_memory():
-            yield from decode(target, drafter, rules, history, limits, stats, cancel)
+        yield from decode(target, drafter, rules, history, limits, stats, cancel)
 
     def _limits(self, prompt: EncodedPrompt, max_tokens: int | None) -> Limits:
         """How long the answer may get; refuses what the context cannot hold."""

@@ -45,7 +45,7 @@ class Target:
         Returns:
             [1, vocab] float32 logits of the token after the prompt.
         """
-        self._cache = TreeCache(room)
+        self._cache, self._prompt_hidden = TreeCache(room), None
         rope_owner = _rope_owner(self.model) if self._mrope else None
         if rope_owner is not None:
             rope_owner.rope_deltas = None  # of the request before

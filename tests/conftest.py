@@ -8,8 +8,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # some tests fork
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.zoo import Zoo
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 USER_VARIABLES = ("RECAP_MODEL", "NO_COLOR", "FORCE_COLOR")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
@@ -73,7 +73,6 @@ def test_right_drafts_are_committed_with_the_bonus_token() -> None:
     assert stats.accepted == 21
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6))
 def test_whatever_is_drafted_the_text_is_the_target_s_own(chance: int) -> None:
     drafter = Scripted(saboteur(TEXT, len(PROMPT), VOCAB, chance))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList
@@ -32,14 +32,12 @@ def logits(draw: st.DrawFn) -> Tensor:
     return drawn
 
 
-@settings(deadline=None)
 @given(logits(), st.sampled_from([0, 2, 8, 64]))
 def test_the_choice_is_the_argmax_and_on_a_tie_the_lowest_id(rows: Tensor, k: int) -> None:
     expected = [row.index(max(row)) for row in rows.tolist()]
     assert predict(rows, k).choices == expected
 
 
-@settings(deadline=None)
 @given(logits(), st.sampled_from([2, 8, 64]))
 def test_the_top_k_are_torch_s(rows: Tensor, k: int) -> None:
     vocab = rows.shape[1]

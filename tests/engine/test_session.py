@@ -52,19 +52,18 @@ def test_after_a_request_that_failed_the_next_is_right(zoo: Zoo) -> None:
     assert answers(ours, vision=True) == expected
 
 
-@pytest.mark.parametrize("method", ["recap", "plain"])
+@pytest.mark.parametrize("step", ["Target.prefill", "Target.prompt_logits", "Target.verify"])
 def test_a_device_without_memory_fails_the_request_alone(
-    zoo: Zoo, method: Any, monkeypatch: pytest.MonkeyPatch
+    zoo: Zoo, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = zoo.load("llama")
-    ours = session(loaded, method)
+    ours = session(zoo.loaded("llama", torch.float32, None))
     expected = finished(ours, HELLO).token_ids
 
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("1 TiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loaded.model.model.layers[1], "forward", full)
+        patch.setattr(f"engine.target.{step}", full)
         with pytest.raises(RequestError, match="ran out of memory; use fewer"):
             finished(ours, HELLO)
     assert finished(ours, HELLO).token_ids == expected

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.drafters.recap import RecapDrafter
@@ -204,7 +204,6 @@ def full_of_garbage(seed: int, vocab: int = 60) -> TokenMemory:
     return memory
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([0, 1, 2, 16, 64, 300]),
