@@ -19,7 +19,7 @@ from transformers import Qwen2Tokenizer
 from engine.demo.build import IMAGE_TOKENS, SIDE, SYSTEM
 from engine.demo.palette import COLOURS
 from engine.demo.questions import Turn, conversation, questions, small_talk
-from engine.demo.scenes import SIZES, draw_scene
+from engine.demo.scenes import SIZES, draw_scene, imagine_scene
 from engine.demo.wording import KINDS, Scene
 
 HELD_OUT_SEED = 1_000_000  # scenes from here on are never trained on
@@ -68,14 +68,17 @@ class Conversations:
         self._encoded: dict[str, list[int]] = {}
         self._image_token: int = tokenizer.get_vocab()["<|image_pad|>"]
 
-    def batch(self, step: int, size: int) -> Batch:
-        """The `size` conversations of a step."""
+    def batch(self, step: int, size: int, most: int = 5) -> Batch:
+        """The `size` conversations of a step, about scenes of at most `most` shapes."""
         rng = random.Random(f"{self._seed}-{step}")
         rows: list[tuple[list[int], list[int]]] = []
         pictures: list[np.ndarray] = []
         cells: list[list[list[int]]] = []
         for _ in range(size):
-            pixels, scene = self._scene(rng.randrange(self._pool + self._fresh * step))
+            number = rng.randrange(self._pool + self._fresh * step)
+            while len(imagine_scene(number).shapes) > most:
+                number = rng.randrange(self._pool + self._fresh * step)
+            pixels, scene = self._scene(number)
             seen = rng.random() > 0.02
             system = SYSTEM if rng.random() < 0.8 else rng.choice(_SYSTEMS)
             rows.append(self._encode(_turns(scene, seen, rng), system, seen))

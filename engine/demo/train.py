@@ -34,6 +34,7 @@ class Settings:
     Attributes:
         steps: length of the run.
         look_first: steps at the start in which only the eyes are trained, on pictures alone.
+        simple_until: the step until which, after the eyes' phase, scenes have one or two shapes.
         batch: conversations a step; twice as many pictures while only the eyes are trained.
         muon_rate: Muon's learning rate, for the matrices inside the blocks.
         adam_rate: AdamW's learning rate, for embeddings, norms, biases and the patch projection.
@@ -42,11 +43,12 @@ class Settings:
         seed: of the initial weights and of the batches.
     """
 
-    steps: int = 2300
+    steps: int = 2400
     look_first: int = 300
+    simple_until: int = 850
     batch: int = 32
-    muon_rate: float = 5e-3
-    adam_rate: float = 3e-3
+    muon_rate: float = 2e-3
+    adam_rate: float = 2e-3
     warm_up: int = 100
     cool_down: float = 0.5
     seed: int = 1
@@ -79,13 +81,15 @@ class Trainer:
             batch = self._data.batch(self.step, 2 * self.settings.batch)
             value = eyes_loss(self.model, self.glance, batch)
         else:
-            batch = self._data.batch(self.step, self.settings.batch)
+            most = 2 if self.step < self.settings.simple_until else 5
+            batch = self._data.batch(self.step, self.settings.batch, most)
             value = loss(self.model, self.glance, batch)
         torch.autograd.backward(value)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimiser in self._optimisers:
+        rates = (self.settings.muon_rate, self.settings.adam_rate)
+        for optimiser, rate in zip(self._optimisers, rates, strict=True):
             for group in optimiser.param_groups:
-                group["lr"] = group["peak"] * self.settings.pace(self.step)
+                group["lr"] = rate * self.settings.pace(self.step)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.step += 1
@@ -103,7 +107,7 @@ class Trainer:
         path.with_suffix(".new").replace(path)
 
     def load_checkpoint(self, path: Path) -> None:
-        """Go on from a checkpoint of the same settings (the number of steps may differ)."""
+        """Go on from a checkpoint; the settings may differ from those that it was made with."""
         state = torch.load(path, weights_only=True)
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
@@ -192,9 +196,6 @@ def _optimisers(
         matrices, lr=settings.muon_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
     )
     adam = torch.optim.AdamW(others, lr=settings.adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
-    for optimiser, rate in ((muon, settings.muon_rate), (adam, settings.adam_rate)):
-        for group in optimiser.param_groups:
-            group["peak"] = rate
     return [muon, adam]
 
 
