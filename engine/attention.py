@@ -1,10 +1,8 @@
 """The attention of decode passes, given to transformers through its `AttentionInterface`.
 
-Two things differ from transformers' own `sdpa`: the query heads that share a key-value head are
-folded into its rows, so that keys and values are not copied once for each of them; and half
-precision is computed in float32, because a token's result must not depend on how many draft tokens
-share its pass (that is what makes half-precision outputs differ between decoding methods).
-A forward without a tree mask (prefill, vision towers) is transformers' own business.
+It differs from transformers' own `sdpa` in one thing: the query heads that share a key-value head
+are folded into its rows, so that keys and values are not copied once for each of them. A forward
+without a tree mask (prefill, vision towers) is transformers' own business.
 """
 
 from typing import Any
@@ -18,9 +16,6 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 NAME = "recap_tree"
 """The name under which models are loaded with this attention."""
-
-LONGEST_TREE_PASS = 1024
-"""A forward over more tokens than this is a prefill, whatever its mask."""
 
 
 def tree_attention(
@@ -45,19 +40,18 @@ def tree_attention(
     """
     batch, heads, n, dim = query.shape
     if attention_mask is None or attention_mask.dtype == torch.bool or batch != 1:
-        return sdpa_attention_forward(
+        theirs: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
+        return theirs
     kv_heads, length = key.shape[1], key.shape[2]
     group = heads // kv_heads
     folded = query.reshape(1, kv_heads, group * n, dim)
-    exact = torch.promote_types(query.dtype, torch.float32)
     if group > 1 and n > 1:
         attention_mask = attention_mask.expand(1, group, n, length).reshape(1, 1, -1, length)
     output = F.scaled_dot_product_attention(
-        folded.to(exact), key.to(exact), value.to(exact), attn_mask=attention_mask, scale=scaling
-    )
-    output = output.to(query.dtype).view(1, heads, n, value.shape[-1])
+        folded, key, value, attn_mask=attention_mask, scale=scaling
+    ).view(1, heads, n, value.shape[-1])
     return output.transpose(1, 2).contiguous(), None
 
 

@@ -118,7 +118,7 @@ class _LayerMasks:
 
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config()
-        self._dtype = torch.promote_types(model.dtype, torch.float32)
+        self._dtype = model.dtype
         self._device = model.device
         self._window: int | None = getattr(config, "sliding_window", None)
         # Mistral's config has no layer types: every layer has the window, if there is one.
