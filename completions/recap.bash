@@ -23,6 +23,8 @@ _recap_complete() {
             case $prev in
                 --file | -f) files=1 ;;
                 --image | -i) files=1 ;;
+                --background) words="" ;;
+                --max-image-pixels) words="" ;;
                 --system | -s) words="" ;;
                 --model | -m) files=1 ;;
                 --device) words="auto cpu cuda mps" ;;
@@ -31,7 +33,7 @@ _recap_complete() {
                 --method) words="recap plain" ;;
                 --nodes) words="" ;;
                 --memory) files=1 ;;
-                *) words="--file --image --system --model --device --dtype --max-tokens --method --nodes --memory --no-memory --json --no-stream --stats --no-stats --quiet --help" ;;
+                *) words="--file --image --background --max-image-pixels --system --model --device --dtype --max-tokens --method --nodes --memory --no-memory --json --no-stream --stats --no-stats --quiet --help" ;;
             esac ;;
         "recap memory")
             case $prev in

@@ -9,6 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from engine.events import Committed, Encoded, Event, Finished, Notice
+from engine.image_sources import printable_name
+from engine.images import ImageOptions
 from recap_cli import sessions
 from recap_cli.inputs import open_pictures, read_prompt
 from recap_cli.options import DEMO_MODEL
@@ -37,6 +39,7 @@ class Question:
     prompt: str | None
     file: str | None
     images: Sequence[str]
+    image_options: ImageOptions
     system: str | None
     max_tokens: int | None
 
@@ -54,13 +57,13 @@ def answer(
         model=question.model,
         method=question.method,
         system=question.system,
-        images=list(question.images),
+        images=[printable_name(source) for source in question.images],
     )
     with Interrupts() as interrupts, _recorded(record, json), Display(view) as display:
         tell = partial(_tell, record, display)
         record.prompt = read_prompt(question.prompt, question.file, question.images)
         started = perf_counter()
-        pictures = open_pictures(question.images, None, tell)
+        pictures = open_pictures(question.images, question.image_options, tell)
         opening_s = perf_counter() - started
         if question.model == DEMO_MODEL:
             _warn_of_other_pictures(pictures, tell)

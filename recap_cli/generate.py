@@ -33,6 +33,8 @@ def generate(
         ),
     ] = None,
     image: options.ImageFlag = None,
+    background: options.BackgroundFlag = options.BACKGROUND,
+    max_image_pixels: options.MaxImagePixelsFlag = options.MAX_IMAGE_PIXELS,
     system: options.SystemFlag = None,
     model: options.ModelFlag = options.DEMO_MODEL,
     device: options.DeviceFlag = options.Device.AUTO,
@@ -66,6 +68,7 @@ def generate(
 
     The answer goes to standard output as it is decoded, everything else to standard error.
     """
+    from engine.images import ImageOptions  # noqa: PLC0415
     from recap_cli.answer import Question, answer  # noqa: PLC0415
     from recap_cli.render import View  # noqa: PLC0415
 
@@ -87,6 +90,7 @@ def generate(
         prompt=prompt,
         file=file,
         images=image or [],
+        image_options=ImageOptions(background=background, max_pixels=max_image_pixels),
         system=system,
         max_tokens=max_tokens,
     )

@@ -3,13 +3,11 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from PIL import Image
 
 from engine.errors import PromptError, UsageError
-
-if TYPE_CHECKING:
-    from engine.images import ImageOptions
-    from PIL import Image
+from engine.images import ImageOptions, open_picture
 
 STDIN = "-"
 _WAYS = "give it as an argument, with --file FILE, or on standard input"
@@ -35,7 +33,7 @@ def read_prompt(argument: str | None, file: str | None, images: Sequence[str]) -
             raise UsageError(
                 f"standard input holds a picture, so it cannot hold the prompt: {_WAYS}"
             )
-        return _text(sys.stdin.buffer.read(), "standard input")
+        return _text(sys.stdin.buffer.read() if sys.stdin else b"", "standard input")
     if file is not None:
         return _text(_bytes_of(file), file)
     if argument is None:
@@ -44,23 +42,19 @@ def read_prompt(argument: str | None, file: str | None, images: Sequence[str]) -
 
 
 def open_pictures(
-    sources: Sequence[str], options: "ImageOptions", tell: Callable[[str], None]
-) -> list["Image.Image"]:
+    sources: Sequence[str], options: ImageOptions, tell: Callable[[str], None]
+) -> list[Image.Image]:
     """Open every picture, in order; `tell` gets what the user should know about them.
 
     Raises:
         UsageError: standard input is asked for twice.
         ImageError: a picture cannot be opened or decoded.
     """
-    if not sources:
-        return []
     if sources.count(STDIN) > 1:
         raise UsageError("standard input holds one picture: give --image - once")
-    from engine.images import open_picture  # noqa: PLC0415
-
     images = []
     for source in sources:
-        picture = open_picture(source, options, sys.stdin.buffer)
+        picture = open_picture(source, options, sys.stdin.buffer if sys.stdin else None)
         for notice in picture.notices:
             tell(notice)
         images.append(picture.image)

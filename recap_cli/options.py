@@ -7,7 +7,10 @@ import typer
 
 from engine.options import DEFAULT_MAX_TOKENS
 
+# Said again here, as the modules that own them import much; a test holds the two together.
 DEMO_MODEL = "demo"
+BACKGROUND = "white"
+MAX_IMAGE_PIXELS = 200_000_000
 
 INPUT, MODEL, DECODING, OUTPUT = "Input", "Model", "Decoding", "Output"
 """Sections of a command's help."""
@@ -45,6 +48,24 @@ ImageFlag = Annotated[
         "-i",
         metavar="SOURCE",
         help="A picture: a file, a URL, or - for standard input. Repeatable.",
+        rich_help_panel=INPUT,
+    ),
+]
+BackgroundFlag = Annotated[
+    str,
+    typer.Option(
+        "--background",
+        metavar="COLOUR",
+        help="What is behind transparent pictures.",
+        rich_help_panel=INPUT,
+    ),
+]
+MaxImagePixelsFlag = Annotated[
+    int,
+    typer.Option(
+        "--max-image-pixels",
+        metavar="N",
+        help="Refuse larger pictures; 0 takes any.",
         rich_help_panel=INPUT,
     ),
 ]

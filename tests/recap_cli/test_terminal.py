@@ -42,8 +42,10 @@ def test_text_is_whole_whatever_the_live_line_does(chunks: list[str]) -> None:
         line.give_way(chunk)
         line.follow(chunk)
         shared.write(chunk)
-        line.draw(rendered)
         alone.write(chunk)
+        if "\n" in chunk:
+            assert shared.screen.text == alone.screen.text
+        line.draw(rendered)
     shown = shared.screen.text
     assert "figures …" in shown or len(chunks[-1]) == COLUMNS
     line.erase()
