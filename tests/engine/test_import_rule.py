@@ -16,6 +16,7 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 # From below to above: a module imports only from layers before its own.
 LAYERS = (
     {"errors"},
+    {"image_sources"},
     {"options", "tree", "families", "images"},
     {
         "stats",
