@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
@@ -45,9 +46,11 @@ class Question:
 
 
 def answer(
-    question: Question, open_session: Callable[[], "Session"], view: View, *, json: bool
+    question: Question, open_session: Callable[..., "Session"], view: View, *, json: bool
 ) -> None:
     """Answer a question and show what `view` asks for, with one JSON object at the end if `json`.
+
+    `open_session` takes `progress`: whether a download may show how far it is.
 
     Raises:
         RecapError: there is no answer, or only the part that was shown.
@@ -67,8 +70,8 @@ def answer(
         opening_s = perf_counter() - started
         if question.model == DEMO_MODEL:
             _warn_of_other_pictures(pictures, tell)
-        display.loading(question.model)
-        with open_session() as session:
+        display.loading(question.model, local=_is_local(question.model))
+        with open_session(progress=display.animated) as session:
             record.device, record.dtype = session.device, session.dtype
             for notice in session.notices:
                 tell(notice.message)
@@ -122,6 +125,10 @@ def _tell(record: Record, display: Display, message: str) -> None:
     """Keep and show what the user should read."""
     record.notices.append(message)
     display.notice(message)
+
+
+def _is_local(model: str) -> bool:
+    return model == DEMO_MODEL or Path(model).expanduser().is_dir()
 
 
 def _warn_of_other_pictures(pictures: list["Image.Image"], tell: Callable[[str], None]) -> None:

@@ -55,7 +55,10 @@ def recap(
 def main() -> NoReturn:
     """The entry point."""
     if not _debugging():
-        warnings.simplefilter("ignore")  # what libraries warn of is not for those who run a tool
+        # What libraries warn of is for programmers.
+        warnings.simplefilter("ignore")
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -43,20 +43,20 @@ class View:
 class Display:
     """Context manager that shows one request; leaving it always leaves a clean terminal.
 
-    Animation needs a terminal on stderr that can move its cursor; elsewhere stderr gets one plain
-    line a message. While text streams into a pipe there are no live figures either: the pipe may
-    end on this very terminal, which only one program at a time can write to.
+    Animation needs a terminal on stderr that can move its cursor (`animated`); elsewhere stderr
+    gets one plain line a message. While text streams into a pipe there are no live figures either:
+    the pipe may end on this very terminal, and only one program at a time can draw there.
     """
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._console = error_console()
         terminal = sys.stderr.isatty()
-        self._animated = terminal and not self._console.is_dumb_terminal and not view.quiet
+        self.animated = terminal and not self._console.is_dumb_terminal and not view.quiet
         self._summarised = terminal and not view.quiet if view.stats is None else view.stats
         self._screen = sys.stdout.isatty()
         streams = view.text and view.stream
-        self._figures = self._animated and not (streams and _is_pipe(sys.stdout))
+        self._figures = self.animated and not (streams and _is_pipe(sys.stdout))
         self._status: Status | None = None
         self._live = LiveLine(self._console)
         self._rendered, self._rendered_at = "", 0.0
@@ -70,16 +70,19 @@ class Display:
         if self._line_open:
             self._write("\n")
 
-    def loading(self, model: str) -> None:
-        """Say that a model is being loaded, before that takes its time."""
-        if self._animated:
+    def loading(self, model: str, *, local: bool) -> None:
+        """Say that a model is being loaded, before that takes its time.
+
+        What is not `local` may have to be downloaded, which draws progress bars of its own.
+        """
+        if self.animated and local:
             self._wait(f"loading {model} ...")
         elif not self._view.quiet:
             self._say(f"loading {model} ...")
 
     def reading(self, event: Encoded) -> None:
         """Say what the model is reading; on a terminal only, it is soon over."""
-        if self._animated:
+        if self.animated:
             self._wait(f"reading {prompt_counts(event)} ...")
 
     def notice(self, message: str) -> None:

@@ -22,10 +22,18 @@ def open_session(
     memory: bool,
     memory_file: Path | None,
     drafter: DrafterOptions,
+    progress: bool,
 ) -> "Session":
-    """Load a model; see `engine.session.SessionOptions` and `Session.open`."""
+    """Load a model; see `engine.session.SessionOptions` and `Session.open`.
+
+    `progress` lets a download show how far it is, on stderr.
+    """
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
+
     from engine.session import Session, SessionOptions  # noqa: PLC0415
 
+    if not progress:
+        disable_progress_bars()
     return Session.open(
         SessionOptions(
             model=model,

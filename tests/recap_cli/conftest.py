@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 from recap_cli.app import run
-from tests.recap_cli.fakes import use_fakes
+from tests.recap_cli.fakes import FOLDERS, use_fakes
 from tests.recap_cli.screen import Screen
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,11 @@ class Terminal:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests off the user's memories and settings."""
+    """Keep tests off the user's memories and settings, in a folder that holds fake models."""
+    for name in FOLDERS:
+        (tmp_path / "work" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RECAP_MEMORY_DIR", str(tmp_path / "memories"))
     for name in ("RECAP_MODEL", "RECAP_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
@@ -100,7 +104,6 @@ def spawn() -> Callable[..., Terminal]:
             program,
             rest,
             dimensions=(rows, columns),
-            cwd=str(ROOT),
             env=os.environ | {"TERM": term},
             encoding="utf-8",
             timeout=20,
@@ -117,6 +120,6 @@ def process() -> Callable[..., "subprocess.Popen[str]"]:
     def start(*arguments: str) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
         command: Sequence[str] = [*FAKE, *arguments]
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=ROOT, text=True)
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
     return start

@@ -3,6 +3,7 @@
 `python -m tests.recap_cli.fakes ARGS` is `recap ARGS` with such sessions, for tests that need a
 process or a terminal of their own.
 
+    remote    repeats the prompt as well
     echo      repeats the prompt, a word a pass, and stops
     long      counts to 200, one after the other
     patient   says one word and waits until it is interrupted
@@ -12,7 +13,10 @@ process or a terminal of their own.
     noted     has something to say about itself before and after the answer
     broken    fails after two words
     buggy     fails in a way that nobody foresaw
+    heavy     takes a long time to open
     missing   cannot be opened
+
+The names in FOLDERS are folders where tests run, so that recap takes them for models on disk.
 """
 
 import time
@@ -26,6 +30,7 @@ from engine.stats import DecodeStats
 from engine.tree import DraftTree
 from recap_cli import app, sessions
 
+FOLDERS = ["echo", "long", "patient", "deaf", "silent", "heavy", "rude", "noted", "broken", "buggy"]
 RUDE = "[bold]loud[/bold] \x1b[31mred\x1b[0m \x07:smile: ok"
 
 
@@ -38,6 +43,8 @@ class FakeSession:
     def __init__(self, model: str) -> None:
         if model == "missing":
             raise ModelError("there is no model missing: name another one")
+        if model == "heavy":
+            time.sleep(60)
         self._model = model
         self.notices = [Notice("the session has a note")] if model == "noted" else []
 
