@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from engine.stats import DecodeStats
-from tests.recap_cli.conftest import Outcome
+from tests.recap_cli.conftest import ROOT, Outcome
 
 Recap = Callable[..., Outcome]
 Stdin = Callable[[bytes], None]
@@ -54,6 +55,15 @@ def test_no_stream_gives_the_same_answer(recap: Recap) -> None:
 def test_off_a_terminal_text_is_not_touched(recap: Recap) -> None:
     outcome = recap("generate", "-m", "rude", "-q", "hello")
     assert outcome.stdout == "[bold]loud[/bold] \x1b[31mred\x1b[0m \x07:smile: ok\n"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    """Two pictures that are no scenes of the demo model."""
+    paths = [tmp_path / "a b.png", tmp_path / "[ü].jpg"]
+    for path in paths:
+        Image.effect_noise((64, 48), 90).save(path)
+    return paths
 
 
 class TestPrompt:
@@ -120,6 +130,66 @@ class TestPrompt:
         outcome = echo(recap, *arguments)
         assert outcome.code == 2
         assert "standard input holds" in outcome.stderr
+
+
+class TestPictures:
+    """They reach the session, or the request fails; none is dropped."""
+
+    def test_all_are_given_in_order(self, recap: Recap, pictures: list[Path]) -> None:
+        flags = [flag for path in pictures for flag in ("-i", str(path))]
+        record = json.loads(echo(recap, "--json", *flags, "hi").stdout)
+        assert record["images"] == [str(path) for path in pictures]
+        assert record["image_tokens"] == 4 * len(pictures)
+
+    def test_one_may_come_from_standard_input(
+        self, recap: Recap, stdin: Stdin, pictures: list[Path]
+    ) -> None:
+        stdin(pictures[0].read_bytes())
+        record = json.loads(echo(recap, "--json", "-i", "-", "hi").stdout)
+        assert (record["images"], record["image_tokens"]) == (["-"], 4)
+
+    def test_one_bad_picture_fails_the_request(self, recap: Recap, pictures: list[Path]) -> None:
+        pictures[1].write_bytes(b"")
+        outcome = echo(recap, "-i", str(pictures[0]), "-i", str(pictures[1]), "hi")
+        assert (outcome.code, outcome.stdout) == (1, "")
+        assert outcome.stderr.startswith(f"recap: error: {pictures[1]}: empty")
+
+    def test_a_large_one_names_the_flag_that_takes_it(
+        self, recap: Recap, pictures: list[Path]
+    ) -> None:
+        flags = ["-i", str(pictures[0]), "--max-image-pixels", "10"]
+        outcome = echo(recap, *flags, "hi")
+        assert outcome.code == 1
+        assert "--max-image-pixels 0" in outcome.stderr
+
+    def test_a_background_that_is_no_colour_is_wrong_usage(self, recap: Recap) -> None:
+        outcome = echo(recap, "--background", "loud", "hi")
+        assert outcome.code == 2
+        assert "--background 'loud'" in outcome.stderr
+
+    def test_the_first_frame_of_an_animation_is_used_with_a_note(
+        self, recap: Recap, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "moving.gif"
+        frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+        frames[0].save(path, save_all=True, append_images=frames[1:])
+        outcome = recap("generate", "-m", "echo", "-i", str(path), "hi")
+        assert outcome.code == 0
+        [note] = [line for line in outcome.stderr.splitlines() if "note" in line]
+        assert "first frame" in note
+
+    def test_the_demo_model_says_once_which_pictures_it_knows(
+        self, recap: Recap, pictures: list[Path]
+    ) -> None:
+        flags = [flag for path in pictures for flag in ("-i", str(path))]
+        stderr = recap("generate", "-m", "demo", *flags, "hi").stderr
+        assert stderr.count("HuggingFaceTB/SmolVLM-256M-Instruct") == 1
+        assert stderr.count("Qwen/Qwen2.5-VL-7B-Instruct") == 1
+
+    def test_the_demo_model_says_nothing_about_a_scene(self, recap: Recap) -> None:
+        scene = ROOT / "engine" / "demo" / "scene.png"
+        outcome = recap("generate", "-i", str(scene), "hi")
+        assert outcome == Outcome(0, "hi \n", "recap: loading demo ...\n")
 
 
 class TestJson:
