@@ -67,6 +67,10 @@ def generate(
     """Ask one question, with or without pictures.
 
     The answer goes to standard output as it is decoded, everything else to standard error.
+
+    recap generate -i photo.jpg "What is this?"
+
+    recap generate -s "Summarise this." < notes.txt
     """
     from engine.images import ImageOptions  # noqa: PLC0415
     from recap_cli.answer import Question, answer  # noqa: PLC0415
