@@ -169,7 +169,7 @@ def _turns(scene: Scene, seen: bool, rng: random.Random) -> list[Turn]:
         return small_talk(scene, seed)[:1]
     if chance < 0.02:
         return small_talk(scene, seed)
-    if chance < 0.5:
+    if chance < 0.7:
         return questions(scene, seed, 6)
     return conversation(scene, seed, 3)
 

@@ -43,14 +43,14 @@ class Settings:
         seed: of the initial weights and of the batches.
     """
 
-    steps: int = 2400
+    steps: int = 2450
     look_first: int = 300
     simple_until: int = 850
     batch: int = 32
     muon_rate: float = 2e-3
     adam_rate: float = 2e-3
     warm_up: int = 100
-    cool_down: float = 0.5
+    cool_down: float = 0.25
     seed: int = 1
 
     def pace(self, step: int) -> float:
