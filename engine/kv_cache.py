@@ -1,8 +1,7 @@
 """Keys and values of one request: room for the prompt, the answer and a draft tree.
 
-The first forward's tensors are packed into buffers that grow in steps; later forwards write
-behind the committed tokens, and only `keep` makes what they wrote permanent. A forward that was
-abandoned half-way therefore leaves a valid cache. Knows nothing of trees but slots.
+Every forward writes behind the committed tokens, and only `keep` makes what it wrote permanent. A
+forward that was abandoned half-way leaves a valid cache. Knows nothing of trees but slots.
 """
 
 from collections.abc import Sequence
@@ -16,28 +15,33 @@ GROWTH_STEP = 256
 """Tokens by which buffers grow at least, so that growing is rare."""
 
 
+_Kind = tuple[int, int, int, torch.dtype, torch.device]
+_Place = tuple[_Kind, int]
+
+
 class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     """A transformers cache of batch size 1 that keeps an arbitrary path of the last forward.
 
     Layers whose keys (or values) have equal shape share one buffer [layers, 1, kv heads,
-    capacity, head dim], so that keeping a path is one copy a buffer and not one a layer.
+    capacity, head dim], so that keeping a path is one copy a buffer and not one a layer. A model
+    with layers of several shapes gets buffers for all its layers in each of them.
     Sliding-window layers keep every token as well: the window is the mask's business.
     """
 
-    def __init__(self, room: int) -> None:
-        """`room`: how many tokens are expected behind those of the first forward."""
+    def __init__(self, layers: int, capacity: int) -> None:
+        """Room for `capacity` tokens in up to `layers` layers; allocated when first written to."""
         super().__init__(layers=[])
         self.length = 0
-        self._room = room
-        self._fresh: dict[int, tuple[Tensor, Tensor]] = {}
-        self._buffers: list[Tensor] = []
-        self._rows: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
+        self._capacity = capacity
+        self._most_layers = layers
+        self._buffers: dict[_Kind, Tensor] = {}
+        self._rows: dict[int, tuple[_Place, _Place]] = {}
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def capacity(self) -> int:
-        """Tokens that fit before the buffers must grow; 0 before the first `keep`."""
-        return self._buffers[0].shape[3] if self._buffers else 0
+        """Tokens that fit before the buffers must grow."""
+        return self._capacity
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -46,9 +50,9 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
         Called by the model's attention layers. Room must have been made with `reserve`.
         """
-        if not self._buffers:
-            self._fresh[layer_idx] = (key_states, value_states)
-            return key_states, value_states
+        if layer_idx not in self._layers:
+            self._rows[layer_idx] = (self._place(0, key_states), self._place(1, value_states))
+            self._slice(layer_idx)
         keys, values = self._layers[layer_idx]
         end = self.length + key_states.shape[-2]
         keys[:, :, self.length : end] = key_states
@@ -58,8 +62,8 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     def reserve(self, tokens: int) -> None:
         """Make room for a forward over `tokens` tokens behind the committed ones."""
         needed = self.length + tokens
-        if self._buffers and needed > self.capacity:
-            self._grow(max(needed, self.capacity + GROWTH_STEP))
+        if needed > self._capacity:
+            self._grow(max(needed, self._capacity + GROWTH_STEP))
 
     def keep(self, slots: Sequence[int]) -> None:
         """Make these tokens of the last forward permanent, in this order; forget the others.
@@ -67,13 +71,11 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         Args:
             slots: ascending indices into the last forward's tokens.
         """
-        if self._fresh:
-            self._pack()
         start, count = self.length, len(slots)
         moved = next((i for i, slot in enumerate(slots) if slot != i), count)
         if moved < count:
-            source = torch.tensor(slots[moved:], device=self._buffers[0].device) + start
-            for buffer in self._buffers:
+            source = torch.tensor(slots[moved:]) + start
+            for buffer in self._buffers.values():
                 kept = buffer.index_select(3, source.to(buffer.device))
                 buffer[:, :, :, start + moved : start + count] = kept
         self.length = start + count
@@ -97,44 +99,27 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     @property
     def is_sliding(self) -> list[bool]:
         """No layer drops old tokens."""
-        return [False] * max(len(self._layers), len(self._fresh), 1)
+        return [False] * max(len(self._layers), 1)
 
-    def _pack(self) -> None:
-        """Move the first forward's tensors into one buffer for each shape and device."""
-        groups: dict[tuple[object, ...], list[Tensor]] = {}
-        rows = {}
-        for layer, pair in self._fresh.items():
-            places = []
-            for states in pair:
-                kind = (states.shape, states.dtype, states.device)
-                group = groups.setdefault(kind, [])
-                places.append((list(groups).index(kind), len(group)))
-                group.append(states)
-            rows[layer] = (places[0], places[1])
-        self._rows = rows
-        self._fresh = {}
-        self._buffers = [_spacious(group, self._room) for group in groups.values()]
-        self._slice_layers()
+    def _place(self, part: int, states: Tensor) -> _Place:
+        """A row for a layer's keys (part 0) or values (1) in the buffer of their kind."""
+        _, heads, _, dim = states.shape
+        kind = (part, heads, dim, states.dtype, states.device)
+        if kind not in self._buffers:
+            shape = (self._most_layers, 1, heads, self._capacity, dim)
+            self._buffers[kind] = states.new_empty(shape)
+        return kind, sum(place[part][0] == kind for place in self._rows.values())
 
     def _grow(self, capacity: int) -> None:
-        for i, buffer in enumerate(self._buffers):
+        for kind, buffer in self._buffers.items():
             layers, batch, heads, _, dim = buffer.shape
             larger = buffer.new_empty((layers, batch, heads, capacity, dim))
             larger[:, :, :, : self.length] = buffer[:, :, :, : self.length]
-            self._buffers[i] = larger
-        self._slice_layers()
+            self._buffers[kind] = larger
+        self._capacity = capacity
+        for layer in self._rows:
+            self._slice(layer)
 
-    def _slice_layers(self) -> None:
-        self._layers = {
-            layer: (self._buffers[key[0]][key[1]], self._buffers[value[0]][value[1]])
-            for layer, (key, value) in self._rows.items()
-        }
-
-
-def _spacious(states: Sequence[Tensor], room: int) -> Tensor:
-    """Stack [1, kv heads, n, head dim] tensors into [layers, 1, kv heads, n + room, head dim]."""
-    batch, heads, length, dim = states[0].shape
-    buffer = states[0].new_empty((len(states), batch, heads, length + room, dim))
-    for row, tensor in enumerate(states):
-        buffer[row, :, :, :length] = tensor
-    return buffer
+    def _slice(self, layer: int) -> None:
+        key, value = self._rows[layer]
+        self._layers[layer] = (self._buffers[key[0]][key[1]], self._buffers[value[0]][value[1]])

@@ -31,7 +31,8 @@ class Target:
         self._cache_name = _cache_argument(model)
         self._masks = _LayerMasks(model)
         self._head: nn.Module = model.get_output_embeddings()
-        self._cache = TreeCache(0)
+        self._layers: int = model.config.get_text_config().num_hidden_layers
+        self._cache = TreeCache(self._layers, 0)
         self._position_delta = 0
         self._prompt_hidden: Tensor | None = None
 
@@ -45,17 +46,17 @@ class Target:
         Returns:
             [1, vocab] float32 logits of the token after the prompt.
         """
-        self._cache, self._prompt_hidden = TreeCache(room), None
+        tokens = prompt.input_ids.shape[1]
+        self._cache, self._prompt_hidden = TreeCache(self._layers, tokens + room), None
         rope_owner = _rope_owner(self.model) if self._mrope else None
         if rope_owner is not None:
             rope_owner.rope_deltas = None  # of the request before
-        inputs = {name: value.to(self.device) for name, value in prompt.model_inputs.items()}
+        inputs = {name: self._own(value) for name, value in prompt.model_inputs.items()}
         hook = self._head.register_forward_pre_hook(self._catch_hidden)
         try:
             output = self._forward(prompt.input_ids.to(self.device), None, None, inputs)
         finally:
             hook.remove()
-        tokens = prompt.input_ids.shape[1]
         self._cache.keep(range(tokens))
         deltas = None if rope_owner is None else rope_owner.rope_deltas
         self._position_delta = 0 if deltas is None else int(deltas.item())
@@ -103,6 +104,10 @@ class Target:
             **inputs,
         )
         return output.logits  # type: ignore[no-any-return]
+
+    def _own(self, value: Tensor) -> Tensor:
+        """On the model's device; pictures in its precision."""
+        return value.to(self.device, self.model.dtype if value.is_floating_point() else None)
 
     def _catch_hidden(self, _: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         """Keep the prompt's hidden states; let the head compute the last position's logits only.

@@ -119,9 +119,7 @@ def load(path: Path) -> tuple[MemoryHeader, TransitionTable]:
             return header, _decode_table(columns)
     except (SafetensorError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise CorruptMemory(
-            f"token memory {path} is corrupt ({reason}); remove it to start afresh"
-        ) from error
+        raise CorruptMemory(f"token memory {path} is corrupt ({reason})") from error
 
 
 def _read_header(path: Path, metadata: dict[str, str]) -> tuple[MemoryHeader, int]:

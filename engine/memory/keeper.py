@@ -29,7 +29,7 @@ class MemoryKeeper:
         try:
             stored = read_memory(self.path, self.fingerprint)
         except CorruptMemory as error:
-            return TokenMemory(), [f"{error}; starting with an empty memory", *self._set_aside()]
+            return TokenMemory(), [f"{error}; {self._set_aside()}; starting with an empty memory"]
         except MemoryFileError as error:
             return TokenMemory(), [f"{error}; starting with an empty memory"]
         return TokenMemory(stored and stored[1].below(self.vocab_size)), []
@@ -46,9 +46,9 @@ class MemoryKeeper:
         memory.mark_saved()
         return []
 
-    def _set_aside(self) -> list[str]:
+    def _set_aside(self) -> str:
         try:
             aside = quarantine(self.path)
         except MemoryFileError as error:
-            return [str(error)]
-        return [f"moved it to {aside}"] if aside else []
+            return str(error)
+        return f"moved it to {aside}" if aside else "another process moved it aside"

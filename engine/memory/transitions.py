@@ -94,6 +94,11 @@ class TokenMemory:
         self._rows[token] = row
         self._written[token] = self._written.get(token, 0) + 1
 
+    @property
+    def changed(self) -> bool:
+        """Whether rows were written that are not saved."""
+        return bool(self._written)
+
     def written(self) -> TransitionTable | None:
         """The rows that were written since this memory was made; None when there are none."""
         if not self._written:

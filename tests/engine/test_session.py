@@ -1,6 +1,7 @@
 """A session: limits, ends, events and files of its requests; none of them harms the next."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,20 @@ def test_a_session_opens_a_folder_by_name(zoo: Zoo) -> None:
     assert (ours.model_name, ours.device, ours.dtype) == (str(folder), "cpu", "float32")
     expected = zoo.answers("llama", torch.float32, None)
     assert answers(ours, vision=False) == expected
+
+
+def finished_ids(only: Session, request: Request) -> Sequence[int]:
+    *_, last = only.generate(request)
+    assert isinstance(last, Finished)
+    return last.token_ids
+
+
+def test_an_answer_cannot_go_on_after_another_request_was_begun(zoo: Zoo) -> None:
+    only = session(zoo.loaded("qwen2", torch.float32, None))
+    request = Request([Message("user", "What is here?")], max_tokens=ANSWER)
+    first = only.generate(request)
+    assert isinstance([next(first), next(first)][1], Committed)
+    second = finished_ids(only, request)
+    with pytest.raises(RequestError, match="another request was begun"):
+        next(first)
+    assert finished_ids(only, request) == second
