@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pexpect
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -199,7 +200,10 @@ def test_clear_asks_on_a_terminal(
 def test_ctrl_c_at_the_question_deletes_nothing(spawn: Callable[..., Terminal], file: Path) -> None:
     terminal = spawn("memory", "clear")
     terminal.until("Delete this token memory?")
-    while terminal.child.isalive():  # Python misses a signal that comes just before it reads
+    unheard = True
+    while unheard:  # Python misses a signal that comes just before it begins to read
         terminal.child.sendintr()
-    assert terminal.end() == 130
+        unheard = terminal.child.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=3) == 1
+    terminal.child.close()
+    assert terminal.child.exitstatus == 130
     assert file.exists()
