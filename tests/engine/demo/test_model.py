@@ -18,6 +18,10 @@ from engine.demo.evaluate import Answerer, attributes
 from engine.demo.palette import COLOURS
 from engine.demo.scenes import draw_scene, imagine_scene, paint_scene
 from engine.demo.wording import KINDS, Scene, Shape
+from engine.events import Finished
+from engine.loading import load_model
+from engine.prompts import Message
+from engine.session import Request, Session, SessionOptions
 
 EXPECTED = {
     1_000_000: (
@@ -99,6 +103,15 @@ def test_ten_scenes_are_described_word_for_word(answerer: Answerer) -> None:
     pictures = [draw_scene(seed)[0] for seed in EXPECTED]
     answers = answerer.answer(pictures, [[("Describe the image.", None)]] * len(pictures))
     assert dict(zip(EXPECTED, answers, strict=True)) == EXPECTED
+
+
+def test_recap_describes_them_word_for_word_too() -> None:
+    with Session(load_model("demo", "cpu"), SessionOptions(model="demo")) as session:
+        for seed, text in EXPECTED.items():
+            question = Message("user", "Describe the image.", (draw_scene(seed)[0],))
+            *_, answer = session.generate(Request([question]))
+            assert isinstance(answer, Finished)
+            assert (answer.text, answer.finish_reason) == (text, "stop")
 
 
 def test_what_is_expected_is_what_the_scene_shows() -> None:

@@ -1,4 +1,4 @@
-"""The token memory's file makes the next run faster: more tokens a pass on scenes not seen before."""
+"""The token memory's file makes the next run faster: more tokens a pass on new scenes."""
 
 from collections.abc import Sequence
 from pathlib import Path
