@@ -18,7 +18,12 @@ LEAST_CONFIDENCE = 1e-3
 """So that keys that are all clueless still share their weight by specificity."""
 
 
-def fuse(retrieved: Retrieved, specificity: Sequence[float], copied: Candidate) -> list[Candidate]:
+def fuse(
+    retrieved: Retrieved,
+    specificity: Sequence[float],
+    copied: Candidate,
+    by_confidence: bool = True,
+) -> list[Candidate]:
     """Candidates for the next token, most probable first.
 
     Args:
@@ -26,12 +31,16 @@ def fuse(retrieved: Retrieved, specificity: Sequence[float], copied: Candidate) 
         specificity: weight of each key's length.
         copied: what a repeated suffix suggests, which stands if it is surer than the memories;
             probability 0 for nothing.
+        by_confidence: whether the keys' confidences weigh too, not their lengths alone.
     """
     fused: dict[int, float] = {}
     rows = [(row, weight) for row, weight in zip(retrieved, specificity, strict=True) if row]
     if all(row is rows[0][0] for row, _ in rows[1:]):
         rows = rows[:1]  # one pass wrote them all
-    scales = [weight * (row.confidence + LEAST_CONFIDENCE) for row, weight in rows]
+    scales = [
+        weight * (row.confidence + LEAST_CONFIDENCE if by_confidence else 1.0)
+        for row, weight in rows
+    ]
     total = sum(scales) or 1.0
     for (row, _), scale in zip(rows, scales, strict=True):
         share = scale / total

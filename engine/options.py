@@ -14,15 +14,22 @@ DEFAULT_MAX_TOKENS = 512
 class DrafterOptions:
     """Constants of the RECAP drafter (arXiv 2611.05894; DESIGN section 1).
 
+    Of these its rivals take `k`, `nodes` and `max_depth`; their own constants are their modules'.
+
     Attributes:
         k: next tokens kept of each prediction.
         nodes: most draft tokens a verify pass carries beside the root; 0 is plain decoding.
         max_depth: longest path of draft tokens.
         min_probability: a candidate whose path probability is below this is not worth a slot.
-        specificity: weights of one-, two- and three-token keys when their predictions are fused.
+        specificity: weights of one-, two- and three-token keys when their predictions are fused;
+            a key length of weight 0 is not looked up.
+        entropy_weighting: whether a key's confidence weighs beside its length.
+        suffix: whether the continuations of repeated suffixes are drafted.
         suffix_min_match: shortest repeated suffix whose continuation is drafted, in tokens.
         suffix_base, suffix_gain: confidence in a continuation after a match of m tokens is
             `1 - (1 - suffix_base) * suffix_gain ** (m - suffix_min_match)`.
+        seeding: whether the target's predictions inside the prompt fill the memories.
+        persistence: whether the token memory outlives a request.
     """
 
     k: int = 8
@@ -30,9 +37,13 @@ class DrafterOptions:
     max_depth: int = 16
     min_probability: float = 0.02
     specificity: tuple[float, float, float] = (1.0, 2.0, 4.0)
+    entropy_weighting: bool = True
+    suffix: bool = True
     suffix_min_match: int = 2
     suffix_base: float = 0.5
     suffix_gain: float = 0.7
+    seeding: bool = True
+    persistence: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (("k", 2, 64), ("nodes", 0, 1024), ("max_depth", 1, 1024)):

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Literal, Self
+from typing import Self
 
 import torch
 
 from engine.decode import Cancel, Limits, decode, seed
-from engine.drafters.base import Drafter, PlainDrafter
-from engine.drafters.recap import RecapDrafter
+from engine.drafters.registry import METHODS, Method
 from engine.errors import ContextError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, Dtype, LoadedModel, load_model
@@ -29,8 +28,6 @@ from engine.target import Target
 from engine.text import TextStream
 from engine.tree import DraftTree
 
-Method = Literal["recap", "plain"]
-
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
@@ -40,8 +37,8 @@ class SessionOptions:
         model: `demo`, a Hugging Face id, or a model folder.
         device: `auto`, `cpu`, `cuda` or `mps`.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
-        method: how tokens are drafted.
-        memory: whether the token memory's file is read and written.
+        method: how tokens are drafted; one of `engine.drafters.registry.METHODS`.
+        memory: whether the token memory's file is read and written, if the method keeps one.
         memory_file: that file; None is the default one of the model's tokenizer.
         drafter: constants of the drafter.
     """
@@ -53,6 +50,10 @@ class SessionOptions:
     memory: bool = True
     memory_file: Path | None = None
     drafter: DrafterOptions = field(default_factory=DrafterOptions)
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UsageError(f"no method {self.method!r}; choose from {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,10 @@ class Session:
         self._memory = TokenMemory()
         self._requests = 0
         self._nodes = options.drafter.nodes
-        if options.method == "recap" and options.memory:
+        method = METHODS[options.method]
+        if method.remembers and options.drafter.persistence and options.memory:
             self._open_memory(options.memory_file)
-        self._drafter = self._make_drafter(options)
+        self._drafter = method.make(options.drafter, self._memory, loaded.encoder.placeholder_ids)
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
@@ -212,11 +214,6 @@ class Session:
         self._keeper = MemoryKeeper(path, fingerprint, self.model_name, vocab_size)
         self._memory, lines = self._keeper.load()
         self.notices += [Notice(line) for line in lines]
-
-    def _make_drafter(self, options: SessionOptions) -> Drafter:
-        if options.method == "plain":
-            return PlainDrafter()
-        return RecapDrafter(options.drafter, self._memory, self._loaded.encoder.placeholder_ids)
 
 
 def _finish_reason(ids: Sequence[int], limits: Limits) -> FinishReason:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from engine.tree import DraftTree
 
-SOURCES = ("contextual-3", "contextual-2", "token", "suffix")
-"""Where a drafted token came from: a three-, two- or one-token key, or a repeated suffix."""
+SOURCES = ("contextual-3", "contextual-2", "token", "suffix", "lookup", "history", "recycled")
+"""Where a drafted token came from. RECAP: a three-, two- or one-token key, or a repeated suffix.
+Its rivals: copied from this request's text, or from that of earlier ones, or the target's recycled
+predictions after the token before."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,9 @@ chains of them, and an older occurrence is a valid one too."""
 class SuffixIndex:
     """A growing text and its repeated suffixes."""
 
-    def __init__(self) -> None:
+    def __init__(self, recency_steps: int = RECENCY_STEPS) -> None:
+        """With `recency_steps` 0 an earlier occurrence is always the first one."""
+        self._recency_steps = recency_steps
         self.text: list[int] = []
         self.match_length = 0
         """Tokens in the longest suffix that occurred before."""
@@ -48,7 +50,7 @@ class SuffixIndex:
         self._last = new
         repeated = link[new]
         self.match_length, self.match_end = length[repeated], end[repeated]
-        for _ in range(RECENCY_STEPS):
+        for _ in range(self._recency_steps):
             if repeated <= 0:
                 break
             end[repeated] = len(self.text)

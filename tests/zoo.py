@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from engine.drafters.registry import Method
 from engine.events import Finished
 from engine.loading import LoadedModel, load_model
 from engine.options import DrafterOptions
 from engine.prompts import EncodedPrompt, Message
-from engine.session import Method, Request, Session, SessionOptions
+from engine.session import Request, Session, SessionOptions
 from tests.models import FAMILIES, ODD_SIZES, build_tiny_model, picture
 
 ANSWER = 24

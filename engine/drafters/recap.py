@@ -37,8 +37,6 @@ LONGEST_TRUST = 64
 class RecapDrafter:
     """The RECAP drafter of one session; its token memory outlives requests."""
 
-    seeds = True
-
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]
     ) -> None:
@@ -54,8 +52,15 @@ class RecapDrafter:
         """Predictions kept of every node."""
         return self.options.k
 
+    @property
+    def seeds(self) -> bool:
+        """Whether predictions inside the prompt fill the memories."""
+        return self.options.seeding
+
     def start(self, prompt: Sequence[int]) -> None:
         """Drop the contextual memory and read the prompt."""
+        if not self.options.persistence:
+            self.memory = TokenMemory()
         self._contextual = ContextualMemory()
         self._suffix = SuffixIndex()
         self._context = NO_CONTEXT
@@ -118,18 +123,21 @@ class RecapDrafter:
 
     def _retrieve(self, context: int, match_end: int, match_length: int) -> "_Children":
         """Look a node's three keys up and fuse what they hold with the suffix's continuation."""
-        contextual = self._contextual
+        contextual, options = self._contextual, self.options
+        one, two, three = options.specificity
         retrieved = (
-            self.memory.recall(context & ONE),
-            contextual.pairs.get(context & TWO),
-            contextual.triples.get(context),
+            self.memory.recall(context & ONE) if one else None,
+            contextual.pairs.get(context & TWO) if two else None,
+            contextual.triples.get(context) if three else None,
         )
         copied = (0.0, NO_TOKEN)
-        if match_length >= self.options.suffix_min_match and match_end < len(self._suffix.text):
+        repeated = options.suffix and match_length >= options.suffix_min_match
+        if repeated and match_end < len(self._suffix.text):
             follower = self._suffix.text[match_end]
             if follower >= 0:
                 copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
-        return _Children(retrieved, copied, fuse(retrieved, self.options.specificity, copied))
+        fused = fuse(retrieved, options.specificity, copied, options.entropy_weighting)
+        return _Children(retrieved, copied, fused)
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
         """The match of a node's child: one longer if the child goes on like the earlier text."""

@@ -1,27 +1,24 @@
 """What RECAP drafts from what it was shown. That no draft changes an answer is shown elsewhere."""
 
-import random
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.drafters.recap import RecapDrafter
-from engine.logits import Predictions
 from engine.memory.transitions import Prediction, TokenMemory
 from engine.options import DrafterOptions
 from engine.stats import SOURCES
-from engine.tree import DraftTree
+from tests.engine.drafters.drawn import PICTURE, full_of_garbage, paths, predicted
 
-PICTURE = frozenset({90, 91})
 NO_SUFFIX = 99
 """A `suffix_min_match` that no text here reaches."""
 
 
 def drafter(
-    memory: TokenMemory | None = None, placeholders: frozenset[int] = PICTURE, **options: float
+    memory: TokenMemory | None = None, placeholders: frozenset[int] = PICTURE, **options: Any
 ) -> RecapDrafter:
     chosen: dict[str, object] = {"k": 2, "suffix_min_match": NO_SUFFIX, **options}
     return RecapDrafter(
@@ -29,22 +26,6 @@ def drafter(
         memory if memory is not None else TokenMemory(),
         placeholders,
     )
-
-
-def predicted(*rows: Sequence[tuple[int, float]]) -> Predictions:
-    """One row of (token, probability) pairs a node."""
-    table = np.array(rows)
-    ids = table[:, :, 0].astype(np.int64)
-    return Predictions(ids[:, 0].tolist(), ids, table[:, :, 1].astype(np.float32))
-
-
-def paths(tree: DraftTree) -> dict[tuple[int, ...], str]:
-    """The tokens from the root, excluded, to every node, and where the node came from."""
-    tokens: list[tuple[int, ...]] = [()]
-    for node in range(1, len(tree)):
-        tokens.append((*tokens[tree.parents[node]], tree.tokens[node]))
-    named = zip(tokens[1:], tree.sources[1:], strict=True)
-    return {path: SOURCES[source] for path, source in named}
 
 
 def proposed(
@@ -194,16 +175,6 @@ def test_no_match_goes_through_a_picture() -> None:
     assert (7,) in proposed(drafter(None, frozenset(), suffix_min_match=2), text)
 
 
-def full_of_garbage(seed: int, vocab: int = 60) -> TokenMemory:
-    chance = random.Random(seed)
-    memory = TokenMemory()
-    for token in range(vocab):
-        ids = [chance.choice([*range(vocab), 90, 91]) for _ in range(4)]
-        probs = sorted((chance.random() / 2 for _ in range(4)), reverse=True)
-        memory.store(token, Prediction(ids, probs, chance.random()))
-    return memory
-
-
 @given(
     st.integers(0, 10**6),
     st.sampled_from([0, 1, 2, 16, 64, 300]),
@@ -241,3 +212,48 @@ def test_a_smaller_budget_keeps_the_best_of_a_larger_one(nodes: int) -> None:
     few, many = list(proposed(small, [1, 2, 3])), list(proposed(large, [1, 2, 3]))
     assert len(many) > len(few) == nodes
     assert few == many[:nodes]
+
+
+# What is taken away to see what it was worth.
+
+
+def test_a_key_length_of_no_weight_is_not_looked_up() -> None:
+    for specificity, longest in (((1, 2, 0), "contextual-2"), ((1, 0, 0), "token")):
+        recap = drafter(specificity=specificity)
+        taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.05)])
+        recap.observe([8, 1, 2, 3])
+        assert set(paths(recap.propose(9)).values()) == {longest}
+    recap = drafter(specificity=(0, 2, 4))
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.05)])
+    recap.observe([8, 3])
+    assert paths(recap.propose(9)) == {}
+
+
+def test_without_suffixes_nothing_is_copied() -> None:
+    assert proposed(drafter(suffix_min_match=2, suffix=False), [1, 2, 3, 4, 1, 2]) == {}
+
+
+def test_without_entropy_weighting_only_the_length_of_a_key_counts() -> None:
+    memory = TokenMemory()
+    for weighted, best in ((True, 6), (False, 4)):
+        recap = drafter(memory, nodes=1, specificity=(1.0, 2.0, 2.0), entropy_weighting=weighted)
+        recap.start([1, 2, 3])
+        recap.seed([2], predicted([(4, 0.55), (5, 0.45)]))
+        memory.store(3, Prediction([6, 7], [0.9, 0.05], confidence=0.9))
+        recap.observe([1, 2, 3])
+        assert list(paths(recap.propose(1))) == [(best,)]
+
+
+def test_without_persistence_the_token_memory_ends_with_its_request() -> None:
+    memory = TokenMemory()
+    recap = drafter(memory, persistence=False)
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.observe([9, 3])
+    assert paths(recap.propose(9)).keys() == {(4,), (5,)}
+    assert proposed(recap, [1, 2, 3]) == {}
+    assert len(memory) == 0
+
+
+def test_without_seeding_the_prompt_s_predictions_are_not_asked_for() -> None:
+    assert drafter().seeds
+    assert not drafter(seeding=False).seeds
