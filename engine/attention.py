@@ -1,8 +1,9 @@
 """The attention of decode passes, given to transformers through its `AttentionInterface`.
 
-It differs from transformers' own `sdpa` in one thing: the query heads that share a key-value head
-are folded into its rows, so that keys and values are not copied once for each of them. A forward
-without a tree mask (prefill, vision towers) is transformers' own business.
+It differs from transformers' own `sdpa` in two things: the query heads that share a key-value head
+are folded into its rows, so that keys and values are not copied once for each of them; and products
+may be capped, as Gemma 2 asks for, which transformers leaves to its `eager` attention. Any other
+forward without a tree mask (prefill, vision towers) is transformers' own business.
 """
 
 from typing import Any
@@ -25,6 +26,7 @@ def tree_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of n queries over T keys under an additive mask.
@@ -34,11 +36,15 @@ def tree_attention(
         key, value: [1, kv heads, T, head dim]; heads is a multiple of kv heads.
         attention_mask: [1, 1, n, T], added to the scaled products; None outside decode passes.
         scaling: factor of the products; None is 1 / sqrt(head dim).
+        softcap: c in c * tanh(product / c), which bounds the scaled products; None does not.
 
     Returns:
         [1, n, heads, head dim] in the query's dtype, and None for the weights.
     """
     batch, heads, n, dim = query.shape
+    if softcap is not None:
+        scale = dim**-0.5 if scaling is None else scaling
+        return _capped(query, key, value, attention_mask, scale, softcap), None
     if attention_mask is None or attention_mask.dtype == torch.bool or batch != 1:
         theirs: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
@@ -53,6 +59,28 @@ def tree_attention(
         folded, key, value, attn_mask=attention_mask, scale=scaling
     ).view(1, heads, n, value.shape[-1])
     return output.transpose(1, 2).contiguous(), None
+
+
+def _capped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, softcap: float
+) -> Tensor:
+    """Attention with bounded products, rounded as transformers' `eager` rounds it.
+
+    `mask` is additive, or boolean with True where a key is seen, or None for a causal prefill.
+    """
+    batch, heads, n, dim = query.shape
+    kv_heads, length = key.shape[1], key.shape[2]
+    folded = query.reshape(batch, kv_heads, -1, n, dim)
+    products = folded @ key.transpose(2, 3)[:, :, None] * scale
+    products = softcap * torch.tanh(products / softcap)
+    if mask is None:
+        mask = torch.ones(n, length, dtype=torch.bool, device=query.device).tril(length - n)
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    products = products + (mask if mask.ndim == 2 else mask[:, :, None])
+    weights = products.softmax(-1, dtype=torch.float32).to(query.dtype)
+    output = (weights @ value[:, :, None]).view(batch, heads, n, value.shape[-1])
+    return output.transpose(1, 2).contiguous()
 
 
 AttentionInterface.register(NAME, tree_attention)

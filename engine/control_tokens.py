@@ -95,8 +95,13 @@ class LiteralTokenizer:
         return_tensors: str | None = None,
         **_: object,
     ) -> BatchEncoding:
-        """Encode one text or several, as the tokenizer does; no padding, no truncation."""
+        """Encode one text or several, as the tokenizer does; no padding, no truncation.
+
+        Offsets are those of the tokenizer itself, to which a hidden word is its name: where a
+        picture's placeholders lie, they count the same tokens.
+        """
         texts = [text] if isinstance(text, str) else text
+        theirs = self._tokenizer(texts, add_special_tokens=add_special_tokens)
         ids = [
             self._twin.encode(
                 self._control.reveal(self._control.rename(each)),
@@ -106,7 +111,9 @@ class LiteralTokenizer:
         ]
         masks = [[1] * len(row) for row in ids]
         return BatchEncoding(
-            {"input_ids": ids, "attention_mask": masks}, tensor_type=return_tensors
+            {"input_ids": ids, "attention_mask": masks},
+            encoding=theirs.encodings,
+            tensor_type=return_tensors,
         )
 
     def __getattr__(self, name: str) -> Any:

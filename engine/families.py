@@ -25,7 +25,7 @@ class Family:
         placeholders: the config's attributes that hold ids of image and video placeholders.
         image_token: what stands for one picture in a rendered prompt, before expansion.
         image_markup: a picture in a prompt that has no chat template to write it.
-        image_rows: the processor's output that has one row a picture.
+        image_rows: the processor's output that has one row a picture; empty where none has.
     """
 
     model_type: str
@@ -47,30 +47,105 @@ class Family:
         return frozenset(getattr(config, name) for name in self.placeholders)
 
 
+QWEN_MARKUP = "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+def _qwen(model_type: str, name: str, processor: str) -> Family:
+    return Family(
+        model_type,
+        name,
+        rope="mrope",
+        processor=processor,
+        placeholders=("image_token_id", "video_token_id"),
+        image_token="<|image_pad|>",
+        image_markup=QWEN_MARKUP,
+        image_rows="image_grid_thw",
+    )
+
+
+def _llava(model_type: str, name: str, processor: str, rows: str, *video: str) -> Family:
+    return Family(
+        model_type,
+        name,
+        processor=processor,
+        placeholders=("image_token_index", *video),
+        image_token="<image>",
+        image_markup="<image>\n",
+        image_rows=rows,
+    )
+
+
+def _idefics(model_type: str, name: str, processor: str) -> Family:
+    return Family(
+        model_type,
+        name,
+        processor=processor,
+        placeholders=("image_token_id",),
+        image_token="<image>",
+        image_markup="<image>",
+    )
+
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
-        Family(
-            "qwen2_5_vl",
-            "Qwen2.5-VL",
-            rope="mrope",
-            processor="Qwen2_5_VLProcessor",
-            placeholders=("image_token_id", "video_token_id"),
-            image_token="<|image_pad|>",
-            image_markup="<|vision_start|><|image_pad|><|vision_end|>",
-            image_rows="image_grid_thw",
+        _idefics("smolvlm", "SmolVLM2", "SmolVLMProcessor"),
+        _idefics("idefics3", "Idefics3 and SmolVLM", "Idefics3Processor"),
+        _qwen("qwen2_vl", "Qwen2-VL", "Qwen2VLProcessor"),
+        _qwen("qwen2_5_vl", "Qwen2.5-VL", "Qwen2_5_VLProcessor"),
+        _qwen("qwen3_vl", "Qwen3-VL", "Qwen3VLProcessor"),
+        _llava("llava", "LLaVA-1.5", "LlavaProcessor", "pixel_values"),
+        _llava("llava_next", "LLaVA-NeXT", "LlavaNextProcessor", "image_sizes"),
+        _llava(
+            "llava_onevision",
+            "LLaVA-OneVision",
+            "LlavaOnevisionProcessor",
+            "image_sizes",
+            "video_token_index",
         ),
         Family(
-            "llava_next",
-            "LLaVA-NeXT",
-            processor="LlavaNextProcessor",
+            "gemma3",
+            "Gemma 3",
+            processor="Gemma3Processor",
             placeholders=("image_token_index",),
-            image_token="<image>",
-            image_markup="<image>\n",
+            image_token="<start_of_image>",
+            image_markup="<start_of_image>",
+            image_rows="pixel_values",
+        ),
+        Family(
+            "internvl",
+            "InternVL",
+            processor="InternVLProcessor",
+            placeholders=("image_token_id",),
+            image_token="<IMG_CONTEXT>",
+            image_markup="<IMG_CONTEXT>\n",
+        ),
+        Family(
+            "mistral3",
+            "Mistral Small 3",
+            processor="PixtralProcessor",
+            placeholders=("image_token_index",),
+            image_token="[IMG]",
+            image_markup="[IMG]",
             image_rows="image_sizes",
+        ),
+        Family(
+            "glm4v",
+            "GLM-4.1V",
+            rope="mrope",
+            processor="Glm4vProcessor",
+            placeholders=("image_token_id", "video_token_id"),
+            image_token="<|image|>",
+            image_markup="<|begin_of_image|><|image|><|end_of_image|>",
+            image_rows="image_grid_thw",
         ),
         Family("llama", "Llama"),
         Family("qwen2", "Qwen2"),
+        Family("qwen3", "Qwen3"),
+        Family("mistral", "Mistral"),
+        Family("gemma2", "Gemma 2"),
+        Family("gemma3_text", "Gemma 3 text"),
+        Family("phi3", "Phi-3"),
     )
 }
 

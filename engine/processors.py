@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
+from transformers import ProcessorMixin
 
 # Not from the top level, where transformers 5.17 hides it behind torchvision without need.
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -58,17 +60,88 @@ def _load(source: str, family: Family, hub: dict[str, Any]) -> Processor:
     if family.processor is None:
         return Processor(tokenizer)
     images = AutoImageProcessor.from_pretrained(source, backend="pil", **hub)
-    processor_class = _without_video(getattr(transformers, family.processor))
+    processor_class = _processor_class(family.processor)
     settings, _ = processor_class.get_processor_dict(source, **hub)
     settings.pop("video_processor", None)
     return Processor(tokenizer, processor_class.from_args_and_dict([images, tokenizer], settings))
 
 
-def _without_video(processor_class: Any) -> Any:
-    """The same processor, made of an image processor and a tokenizer only.
+def _processor_class(name: str) -> Any:
+    """The processor's class, made of an image processor and a tokenizer only.
 
     Processors that also take videos demand a video processor, and that demands torchvision.
     """
-    parts = [part for part in processor_class.get_attributes() if part != "video_processor"]
-    members = {"get_attributes": classmethod(lambda _: list(parts))}
-    return type(processor_class.__name__, (processor_class,), members)
+    if name == PixtralProcessor.__name__:
+        return PixtralProcessor
+    theirs = getattr(transformers, name)
+    parts = [part for part in theirs.get_attributes() if part != "video_processor"]
+    members: dict[str, Any] = {"get_attributes": classmethod(lambda _: list(parts))}
+    if name == "SmolVLMProcessor":
+        members["__init__"] = _init_smolvlm
+    if name == "Glm4vProcessor":  # which gives rows of a tensor to NumPy as it no longer wants them
+        members["create_mm_token_type_ids"] = lambda self, ids: theirs.create_mm_token_type_ids(
+            self, torch.as_tensor(ids).tolist()
+        )
+    return type(name, (theirs,), members)
+
+
+def _init_smolvlm(
+    self: Any,
+    image_processor: Any,
+    tokenizer: Any,
+    image_seq_len: int = 169,
+    chat_template: str | None = None,
+    **settings: Any,
+) -> None:
+    """SmolVLM's own initialiser asks for a package that spells out the lengths of videos."""
+    ProcessorMixin.__init__(
+        self, image_processor, tokenizer, chat_template=chat_template, **settings
+    )
+    for name, usual in _SMOLVLM_TOKENS.items():
+        setattr(self, name, getattr(tokenizer, name, usual))
+    self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+    self.image_seq_len = image_seq_len
+
+
+_SMOLVLM_TOKENS = {
+    "fake_image_token": "<fake_token_around_image>",
+    "image_token": "<image>",
+    "end_of_utterance_token": "<end_of_utterance>",
+    "global_image_token": "<global-img>",
+    "video_token": "<video>",
+}
+
+
+class PixtralProcessor(ProcessorMixin):  # type: ignore[misc]  # transformers is not typed
+    """Stands in for transformers' own, whose module cannot be imported without torchvision.
+
+    A picture of h x w merged patches becomes h rows of w placeholders; a break token ends each row
+    but the last, which the end token ends.
+    """
+
+    def __init__(
+        self,
+        image_processor: Any,
+        tokenizer: Any,
+        patch_size: int = 16,
+        spatial_merge_size: int = 1,
+        chat_template: str | None = None,
+        image_token: str = "[IMG]",
+        image_break_token: str = "[IMG_BREAK]",
+        image_end_token: str = "[IMG_END]",
+        **_: Any,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
+        self.image_token = image_token
+        self.image_token_id = tokenizer.convert_tokens_to_ids(image_token)
+        self._merged_patch = patch_size * spatial_merge_size
+        self._break, self._end = image_break_token, image_end_token
+
+    def _process_images(self, images: Any, **settings: Any) -> Any:
+        return super()._process_images(images, **settings | {"patch_size": self._merged_patch})
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        """What a picture's one placeholder is expanded to."""
+        height, width = image_inputs["image_sizes"][image_idx]
+        row = self.image_token * (int(width) // self._merged_patch)
+        return self._break.join([row] * (int(height) // self._merged_patch)) + self._end

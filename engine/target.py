@@ -31,6 +31,7 @@ class Target:
         self._cache_name = _cache_argument(model)
         self._masks = _LayerMasks(model)
         self._head: nn.Module = model.get_output_embeddings()
+        self._softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         self._layers: int = model.config.get_text_config().num_hidden_layers
         self._cache = TreeCache(self._layers, 0)
         self._position_delta = 0
@@ -68,6 +69,8 @@ class Target:
         assert self._prompt_hidden is not None, "prefill first"
         rows = torch.tensor(positions, device=self._prompt_hidden.device)
         logits: Tensor = self._head(self._prompt_hidden[0].index_select(0, rows))
+        if self._softcap is not None:  # as the model's forward does it behind the head
+            logits = self._softcap * torch.tanh(logits / self._softcap)
         return logits.float()
 
     def forget_prompt(self) -> None:

@@ -1,6 +1,6 @@
 """Tiny models made once a run, requests for them, and the answers that every method must give.
 
-The reference is transformers alone: its own attention (`sdpa`), its own cache, its own `generate`.
+The reference is transformers alone: its own attention, its own cache, its own `generate`.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ class Zoo:
         vision = "preprocessor_config.json" in FAMILIES[family].files
         auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
         folder = self.folder_of(family, penalty)
-        model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+        model = auto.from_pretrained(folder, dtype=torch.float32)
         return model.to(dtype).eval()
 
     def _answer_all(

@@ -20,10 +20,18 @@ from engine.prompts import EncodedPrompt
 from engine.target import Target
 from engine.tree import DraftTree
 from tests.engine.fakes import Scripted, Text, answered, saboteur
-from tests.models import random_model, text_sizes
+from tests.models import FLAGSHIPS, random_model, text_sizes
 from tests.zoo import ANSWER, Zoo, conversations, generated
 
 EVERY_FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))
+CASES = pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        *((family, torch.float64) for family in sorted(FAMILIES)),
+        *((family, torch.float32) for family in FLAGSHIPS),
+    ],
+    ids=str,
+)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-6}  # logits always come in float32
 
@@ -62,8 +70,7 @@ def alone(model: Any, prompt: EncodedPrompt, tokens: Sequence[int]) -> Tensor:
     return logits
 
 
-@EVERY_FAMILY
-@DTYPES
+@CASES
 def test_every_node_s_logits_are_those_of_its_path_read_alone(
     zoo: Zoo, family: str, dtype: torch.dtype
 ) -> None:
@@ -140,8 +147,7 @@ def check_drafted(
     assert len(passes) < len(expected) - 1, "nothing was accepted, so little was shown"
 
 
-@EVERY_FAMILY
-@DTYPES
+@CASES
 def test_misleading_trees_do_not_change_the_answer(
     zoo: Zoo, family: str, dtype: torch.dtype
 ) -> None:
@@ -151,7 +157,7 @@ def test_misleading_trees_do_not_change_the_answer(
         check_sabotaged(loaded, loaded.encoder.encode(messages), expected[seed], ANSWER, seed)
 
 
-@EVERY_FAMILY
+@pytest.mark.parametrize("family", FLAGSHIPS)
 def test_a_long_answer_outgrows_its_room_unharmed(zoo: Zoo, family: str) -> None:
     loaded = zoo.loaded(family, torch.float64, None)
     endless = replace(loaded, stop_ids=frozenset())
