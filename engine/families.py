@@ -16,7 +16,7 @@ class Family:
     """How models of one `model_type` differ from the others.
 
     Attributes:
-        model_type: as in the model's config.
+        model_type: as in the model's config; `pixtral` is `llava` with Pixtral's vision tower.
         name: as people call it.
         rope: how a token's rotary position follows from its index in the sequence. `text`: it is
             the index. `mrope`: three axes (time, height, width), for a text token all equal to
@@ -86,6 +86,18 @@ def _idefics(model_type: str, name: str, processor: str) -> Family:
     )
 
 
+def _pixtral(model_type: str, name: str) -> Family:
+    return Family(
+        model_type,
+        name,
+        processor="PixtralProcessor",
+        placeholders=("image_token_index",),
+        image_token="[IMG]",
+        image_markup="[IMG]",
+        image_rows="image_sizes",
+    )
+
+
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
@@ -120,15 +132,8 @@ FAMILIES: dict[str, Family] = {
             image_token="<IMG_CONTEXT>",
             image_markup="<IMG_CONTEXT>\n",
         ),
-        Family(
-            "mistral3",
-            "Mistral Small 3",
-            processor="PixtralProcessor",
-            placeholders=("image_token_index",),
-            image_token="[IMG]",
-            image_markup="[IMG]",
-            image_rows="image_sizes",
-        ),
+        _pixtral("mistral3", "Mistral Small 3"),
+        _pixtral("pixtral", "Pixtral"),
         Family(
             "glm4v",
             "GLM-4.1V",
@@ -159,21 +164,35 @@ def family_of(config: Any) -> Family:
     """The family of a model, by its config; asked before the weights are loaded.
 
     Raises:
-        UnsupportedModel: no family for this `model_type`; the message says why.
+        UnsupportedModel: no family for this model; the message says why.
     """
-    model_type = config.model_type
-    family = FAMILIES.get(model_type)
-    if family is not None:
+    family = FAMILIES.get(_kind(config))
+    refusal = _refusal(config, family)
+    if family is not None and refusal is None:
         return family
     known = ", ".join(family.name for family in FAMILIES.values())
-    raise UnsupportedModel(f"{_refusal(config)}; choose a model of one of these families: {known}")
+    raise UnsupportedModel(f"{refusal}; choose a model of one of these families: {known}")
 
 
-def _refusal(config: Any) -> str:
-    model_type = config.model_type
+def _kind(config: Any) -> str:
+    """A key of `FAMILIES`, or a model type that is none."""
+    kind: str = config.model_type
+    tower = getattr(getattr(config, "vision_config", None), "model_type", None)
+    return "pixtral" if (kind, tower) == ("llava", "pixtral") else kind
+
+
+def _refusal(config: Any, family: Family | None) -> str | None:
+    kind, text = config.model_type, config.get_text_config()
+    layers = getattr(text, "layer_types", None) or ()
     if getattr(config, "is_encoder_decoder", False):
-        return f"{model_type} models are encoder-decoders, which cannot verify a draft tree"
-    layers = getattr(config.get_text_config(), "layer_types", None) or ()
-    if model_type in RECURRENT or not ATTENTION_LAYERS.issuperset(layers):
-        return f"{model_type} models keep a recurrent state, which cannot take back a draft"
-    return f"{model_type} models have not been tested with recap"
+        return f"{kind} models are encoder-decoders, which cannot verify a draft tree"
+    if kind in RECURRENT or not ATTENTION_LAYERS.issuperset(layers):
+        return f"{kind} models keep a recurrent state, which cannot take back a draft"
+    if family is None:
+        return f"{kind} models have not been tested with recap"
+    # A vision model's language model is of a text-only family, or its own.
+    if text.model_type not in FAMILIES and text.model_type.removesuffix("_text") != kind:
+        return f"{kind} models around {text.model_type} have not been tested with recap"
+    if "longrope" in str(getattr(text, "rope_parameters", None)):
+        return f"{kind} models with longrope re-read all their text once it gets long"
+    return None

@@ -98,5 +98,21 @@ def test_a_forward_without_a_tree_s_mask_is_transformers_own(mask: Tensor | None
     assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["tree", "boolean", "none"])
+def test_products_are_capped_where_the_model_asks_for_it(dtype: torch.dtype, kind: str) -> None:
+    query, key, value = states(4, 2, 6, dtype)
+    tree = tree_mask(6, dtype)
+    causal = torch.ones(6, COMMITTED + 6, dtype=torch.bool).tril(COMMITTED)[None, None]
+    asked = {"tree": tree, "boolean": tree == 0, "none": None}[kind]
+    output, _ = tree_attention(Layer(2), query, key, value, asked, scaling=0.9, softcap=0.5)
+    scores = 0.9 * query.double() @ key.double().repeat_interleave(2, 1).mT
+    seen = causal if kind == "none" else tree == 0
+    scores = (0.5 * (scores / 0.5).tanh()).masked_fill(~seen, -torch.inf)
+    expected = (scores.softmax(-1) @ value.double().repeat_interleave(2, 1)).transpose(1, 2)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_models_find_it_by_name() -> None:
     assert AttentionInterface()[NAME] is tree_attention

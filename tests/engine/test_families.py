@@ -76,6 +76,19 @@ def test_other_models_are_refused_by_name_and_reason(model_type: str, reason: st
     assert "\n" not in message
 
 
+def test_a_part_that_was_not_tested_is_refused_as_well() -> None:
+    around = AutoConfig.for_model("internvl", text_config={"model_type": "gpt_oss"})
+    with pytest.raises(UnsupportedModel, match=r"^internvl models around gpt_oss have not been"):
+        family_of(around)
+    factors = {"long_factor": [1.0] * 8, "short_factor": [1.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    two_tables = AutoConfig.for_model(
+        "phi3", hidden_size=64, num_attention_heads=4, rope_parameters=rope, pad_token_id=0
+    )
+    with pytest.raises(UnsupportedModel, match=r"^phi3 models with longrope re-read all"):
+        family_of(two_tables)
+
+
 @pytest.mark.parametrize("model_type", VISION)
 def test_pictures_go_through_pillow_and_no_video_processor_is_asked_for(
     zoo: Zoo, model_type: str
