@@ -25,15 +25,19 @@ _recap_complete() {
                 --image | -i) files=1 ;;
                 --background) words="" ;;
                 --max-image-pixels) words="" ;;
+                --max-pixels) words="" ;;
+                --min-pixels) words="" ;;
                 --system | -s) words="" ;;
                 --model | -m) files=1 ;;
                 --device) words="auto cpu cuda mps" ;;
+                --device-map) words="auto balanced sequential" ;;
                 --dtype) words="auto float32 bfloat16 float16" ;;
                 --max-tokens | -n) words="" ;;
+                --stop) words="" ;;
                 --method) words="recap plain" ;;
                 --nodes) words="" ;;
                 --memory) files=1 ;;
-                *) words="--file --image --background --max-image-pixels --system --model --device --dtype --max-tokens --method --nodes --memory --no-memory --json --no-stream --stats --no-stats --quiet --help" ;;
+                *) words="--file --image --background --max-image-pixels --max-pixels --min-pixels --template --system --model --list-models --device --device-map --dtype --max-tokens --stop --method --nodes --memory --no-memory --json --dry-run --no-stream --stats --no-stats --quiet --help" ;;
             esac ;;
         "recap memory")
             case $prev in

@@ -4,7 +4,7 @@ Plain autoregressive decoding is the same loop with trees of one node. Whatever 
 the tokens are those that the target alone would have chosen.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -46,10 +46,23 @@ class PrefilledTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When an answer ends: after `max_tokens`, or with the first of `stop_ids`."""
+    """When an answer ends: after `max_tokens`, or with the first of `stop_ids`.
+
+    `ends`, where there is one, is told every token of the answer in order, and cuts a pass behind
+    the token for which it is true; not going on after that is left to the caller.
+    """
 
     max_tokens: int
     stop_ids: frozenset[int]
+    ends: Callable[[int], bool] | None = None
+
+    def until_end(self, tokens: list[int]) -> list[int]:
+        """Newly chosen tokens up to the one that ends the answer, which is included."""
+        for i, token in enumerate(tokens):
+            ended = self.ends is not None and self.ends(token)
+            if ended or token in self.stop_ids:
+                return tokens[: i + 1]
+        return tokens
 
 
 def decode(
@@ -75,7 +88,7 @@ def decode(
         logits = rules.apply(target.verify(tree), tree, history)
         predictions = predict(logits, drafter.k)
         path = accepted_path(tree, predictions.choices)
-        committed = _until_stop([predictions.choices[node] for node in path], limits.stop_ids)
+        committed = limits.until_end([predictions.choices[node] for node in path])
         path = path[: len(committed)]
         target.keep(path)
         verified = perf_counter()
@@ -104,11 +117,3 @@ def seed(
 
 def _ended(last: int, stats: DecodeStats, limits: Limits) -> bool:
     return last in limits.stop_ids or stats.new_tokens >= limits.max_tokens
-
-
-def _until_stop(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
-    """Cut behind the first stop token."""
-    for i, token in enumerate(tokens):
-        if token in stop_ids:
-            return tokens[: i + 1]
-    return tokens

@@ -21,11 +21,21 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The request is counted; nothing has been computed yet."""
+    """The request is counted; nothing has been computed yet.
+
+    Attributes:
+        prompt_tokens: tokens that the model reads, those of pictures included.
+        image_tokens: how many of them stand for pictures.
+        answer_tokens: longest answer.
+        context_length: tokens that the model can attend to; None where that is not known.
+        rendered: the prompt as the chat template wrote it, one placeholder a picture.
+    """
 
     prompt_tokens: int
     image_tokens: int
+    answer_tokens: int
     context_length: int | None
+    rendered: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,8 @@ class Finished:
     """The whole answer; always the last event, also after an interrupt.
 
     `token_ids` holds every token committed, the stop token included when there was one; `text`
-    equals the tokenizer's decoding of them without special tokens.
+    equals the tokenizer's decoding of them without special tokens. Where a stop string ended the
+    answer, `token_ids` ends with the token that completed it, and `text` before it.
     """
 
     token_ids: Sequence[int]

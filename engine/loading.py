@@ -3,6 +3,7 @@
 Every way in which that fails becomes one line. Code from a model's repository is never run.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import constants, get_session
 from huggingface_hub import errors as hub_errors
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -21,6 +24,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils.logging import disable_progress_bar
 
 from engine.attention import NAME as TREE_ATTENTION
+from engine.catalogue import resolved
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError, UsageError
 from engine.families import Family, family_of
@@ -28,9 +32,40 @@ from engine.processors import load_processor
 from engine.prompts import PromptEncoder
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+DeviceMap = Literal["auto", "balanced", "sequential"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
+PROBE_S = 5.0
+"""Longest wait for an answer of the Hub, before what is in the local cache has to do."""
+
 DEMO_MODEL = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reads a model's prompts: all of the model but its weights.
+
+    Attributes:
+        name: folder, `demo`, or id on the Hub.
+        source: where transformers finds it.
+        hub: how the Hub is asked, as `from_pretrained` takes it; empty for a folder.
+        config: the model's config.
+        family: how it differs from others.
+        encoder: turns conversations into its inputs.
+    """
+
+    name: str
+    source: str
+    hub: dict[str, Any]
+    config: Any
+    family: Family
+    encoder: PromptEncoder
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that the model can attend to; None where its config does not say."""
+        length: int | None = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        return length
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +73,7 @@ class LoadedModel:
     """A model that is ready to answer.
 
     Attributes:
-        name: as the user named it.
+        name: folder, `demo`, or id on the Hub.
         model: the transformers model, on its device, in eval mode.
         family: how it differs from others.
         encoder: turns conversations into its inputs.
@@ -54,43 +89,125 @@ class LoadedModel:
     context_length: int | None
 
 
-def load_model(name: str, device: Device = "auto", dtype: Dtype = "auto") -> LoadedModel:
-    """Load a model by `demo`, folder or Hugging Face id.
+def load_reader(name: str) -> Reader:
+    """Load config and processor of a model, named by `demo`, folder, Hugging Face id or alias.
+
+    Without network, or where the Hub does not answer within seconds, the local cache has to do.
+
+    Raises:
+        ModelError: the model cannot be found, or its family is not supported.
+    """
+    name = resolved(name)
+    source = str(MODEL_DIR) if name == DEMO_MODEL else _source(name)
+    with _explained(name):
+        hub = {} if Path(source).is_dir() else {"local_files_only": not _hub_answers()}
+        config = _config(name, source, hub)
+        family = family_of(config)
+        encoder = PromptEncoder(load_processor(source, family, **hub), family, config)
+    return Reader(name, source, hub, config, family, encoder)
+
+
+def load_model(
+    name: str,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    device_map: DeviceMap | None = None,
+) -> LoadedModel:
+    """Load a model, named as `load_reader` takes it.
 
     `auto` picks CUDA, then Apple's MPS, then the CPU; and of dtypes the checkpoint's own, except
     that a CPU without bfloat16 instructions, and the demo model, which is too small to gain from
-    them, compute in float32.
+    them, compute in float32. With a device map accelerate spreads the layers over all devices.
 
     Raises:
-        UsageError: the device is not there.
-        ModelError: the model cannot be found or loaded, or its family is not supported.
+        UsageError: the device is not there, or is named although a device map chooses.
+        ModelError: the model cannot be found or loaded, its family is not supported, or a package
+            that it needs is not installed.
     """
+    if device_map and device != "auto":
+        raise UsageError(f"--device {device} and --device-map exclude each other")
     place = _device(device)
-    demo = name == DEMO_MODEL
-    source = str(MODEL_DIR) if demo else _source(name)
-    with _explained(name):
-        config = _config(name, source)
-        family = family_of(config)
-        encoder = PromptEncoder(load_processor(source, family), family, config)
-        auto = AutoModelForImageTextToText if family.vision else AutoModelForCausalLM
-        attention = {"text_config": TREE_ATTENTION} if family.vision else TREE_ATTENTION
-        disable_progress_bar()  # of reading weights; a download's is the Hub's own and stays
-        model: Any = auto.from_pretrained(
-            source,
-            config=config,
-            dtype=torch.float32 if demo and dtype == "auto" else _dtype(dtype, config, place),
-            attn_implementation=attention,
-            trust_remote_code=False,
-        )
-        model = model.to(place).eval()
+    if device_map:
+        _require("--device-map", "accelerate", "'recap-vlm[accelerate]'")
+    reader = load_reader(name)
+    with _explained(reader.name):
+        model = _weights(reader, place, dtype, device_map)
     return LoadedModel(
-        name=name,
+        name=reader.name,
         model=model,
-        family=family,
-        encoder=encoder,
-        stop_ids=_stop_ids(model, encoder.tokenizer),
-        context_length=getattr(config.get_text_config(), "max_position_embeddings", None),
+        family=reader.family,
+        encoder=reader.encoder,
+        stop_ids=_stop_ids(model, reader.encoder.tokenizer),
+        context_length=reader.context_length,
     )
+
+
+def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str | None) -> Any:
+    """The model on its device, in eval mode."""
+    vision, config = reader.family.vision, reader.config
+    quantised = _check_quantiser(reader.name, config)
+    demo = reader.name == DEMO_MODEL
+    options: dict[str, Any] = {
+        "config": config,
+        "dtype": torch.float32 if demo and dtype == "auto" else _dtype(dtype, config, place),
+        "attn_implementation": {"text_config": TREE_ATTENTION} if vision else TREE_ATTENTION,
+        "trust_remote_code": False,
+        "output_loading_info": True,
+        **reader.hub,
+    }
+    if device_map or quantised:
+        options["device_map"] = device_map or {"": place}
+    disable_progress_bar()  # of reading weights; a download's is the Hub's own and stays
+    auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
+    model, loaded = auto.from_pretrained(reader.source, **options)
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{reader.name}: the checkpoint lacks the weights {missing[0]}{rest}")
+    return model.eval() if device_map or quantised else model.to(place).eval()
+
+
+def _check_quantiser(name: str, config: Any) -> bool:
+    """Whether the checkpoint is quantised; the packages that it needs have to be installed."""
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        return False
+    method = settings["quant_method"] if isinstance(settings, dict) else settings.quant_method
+    method = str(getattr(method, "value", method))
+    module, package = _QUANTISERS.get(method, ("accelerate", "accelerate"))
+    _require(f"{name}: quantised with {method}, which", module, package)
+    _require(f"{name}: a quantised model", "accelerate", "'recap-vlm[accelerate]'")
+    return True
+
+
+def _require(what: str, module: str, package: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ModelError(f"{what} needs {module}: pip install {package}")
+
+
+# How a checkpoint is quantised -> the module that computes with it, and what to install for that.
+_QUANTISERS = {
+    "aqlm": ("aqlm", "'aqlm[gpu]'"),
+    "awq": ("gptqmodel", "gptqmodel"),
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
+    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    "eetq": ("kernels", "kernels"),
+    "fbgemm_fp8": ("fbgemm_gpu", "fbgemm-gpu"),
+    "gptq": ("gptqmodel", "gptqmodel"),
+    "hqq": ("hqq", "hqq"),
+    "mxfp4": ("kernels", "kernels"),
+    "quanto": ("optimum.quanto", "optimum-quanto"),
+    "torchao": ("torchao", "torchao"),
+}
+
+
+def _hub_answers() -> bool:
+    """Whether the Hub can be reached: asked once, as its client tries for half a minute a file."""
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PROBE_S)
+    except Exception:  # which HTTP library raises depends on the Hub's version
+        return False
+    return True
 
 
 def _source(name: str) -> str:
@@ -105,15 +222,15 @@ def _source(name: str) -> str:
     return name
 
 
-def _config(name: str, source: str) -> Any:
+def _config(name: str, source: str, hub: dict[str, Any]) -> Any:
     """The model's config; refuses a repository whose model is code of its own."""
-    settings, _ = PreTrainedConfig.get_config_dict(source)
+    settings, _ = PreTrainedConfig.get_config_dict(source, **hub)
     kind = settings.get("model_type")
     if "auto_map" in settings and kind not in CONFIG_MAPPING:
         twin = _native_twin(name)
         hint = f"use {twin}" if twin else "look for its native twin, often the same name with -hf"
         raise ModelError(f"{name}: needs code from its repository, which is never run; {hint}")
-    return AutoConfig.from_pretrained(source, trust_remote_code=False)
+    return AutoConfig.from_pretrained(source, trust_remote_code=False, **hub)
 
 
 def _native_twin(name: str) -> str | None:
@@ -168,7 +285,7 @@ def _explained(name: str) -> Iterator[None]:
     """Turn what transformers and the Hub raise into one line."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         cause: BaseException | None = error
         while cause is not None:
             for kind, reason in _REASONS.items():
@@ -183,5 +300,7 @@ _REASONS: dict[type[BaseException], str] = {
     hub_errors.GatedRepoError: "access must be asked for on huggingface.co, then `hf auth login`",
     hub_errors.RepositoryNotFoundError: "no such model on huggingface.co, and no such folder here",
     hub_errors.LocalEntryNotFoundError: "not in the local cache, and huggingface.co is unreachable",
+    hub_errors.HFValidationError: "neither a folder here nor a name that huggingface.co could have",
+    SafetensorError: "a file of its weights is damaged or cut short; download it again",
     torch.OutOfMemoryError: "does not fit into the device's memory; try a smaller model",
 }

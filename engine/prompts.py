@@ -1,15 +1,16 @@
 """Messages and pictures -> token ids and pixel tensors, by the model's own template and processor.
 
-What a user types is text, pictures stand in front of the text of their message in the order given,
-and a picture that would be left out is an error. Knows nothing of weights, caches or decoding.
+What a user types is text, pictures stand in front of the text of their message in the order given
+or where its references put them, and a picture that would be left out is an error. Knows nothing of
+weights, caches or decoding.
 """
 
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jinja2 import TemplateError
@@ -20,8 +21,8 @@ from engine.control_tokens import ControlTokens, LiteralTokenizer
 from engine.errors import ImageError, PromptError
 from engine.families import Family
 from engine.processors import Processor
-
-Role = Literal["system", "user", "assistant"]
+from engine.sizes import PixelLimits, limited, repaired
+from engine.turns import Role, Turn, in_order, turn_of, without_system
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,14 @@ class Message:
         role: who speaks.
         text: what is said; never markup.
         images: upright RGB pictures, only with a user's message.
+        template: whether `{1}` in the text is where the first picture stands, `{2}` the second,
+            and so on; `{{1}}` is then the text `{1}`.
     """
 
     role: Role
     text: str
     images: tuple[Image.Image, ...] = ()
+    template: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +53,28 @@ class EncodedPrompt:
             `image_grid_thw`, `image_sizes`, `mm_token_type_ids`, ...; empty for a text-only model.
         image_tokens: how many of the ids stand for pictures.
         rendered: what the chat template wrote, before expansion.
+        notices: what the user should know about it.
     """
 
     input_ids: Tensor
     model_inputs: dict[str, Tensor]
     image_tokens: int
     rendered: str
+    notices: tuple[str, ...] = ()
 
 
 class PromptEncoder:
     """Encodes conversations for one model; made once, used for every request.
 
     The ids equal those of the model's own `apply_chat_template`, except that control tokens in
-    what the user typed stay text. Two fallbacks:
+    what the user typed stay text. Three fallbacks:
 
     - A model without a chat template gets plain text: the messages' texts with an empty line
       between them, each behind its pictures, and the tokens that its tokenizer puts around a text.
     - A template that refuses or ignores a system message gets its text in front of the first
       user's text, with an empty line between them.
+    - A template that moves pictures away from where the references of a message put them gets
+      that message as one text, in which pictures are marked as the family marks them.
 
     Attributes:
         tokenizer: transformers' tokenizer of the model.
@@ -89,25 +97,32 @@ class PromptEncoder:
         self._control = ControlTokens(self.tokenizer, self._template or "", self.placeholder_ids)
         self._placeholders = torch.tensor(sorted(self.placeholder_ids), dtype=torch.int64)
 
-    def encode(self, messages: Sequence[Message]) -> EncodedPrompt:
-        """Encode a conversation whose last message is the user's.
+    def encode(
+        self, messages: Sequence[Message], pixels: PixelLimits | None = None
+    ) -> EncodedPrompt:
+        """Encode a conversation whose last message is the user's, pictures within `pixels`.
+
+        A picture that the model's processor refuses as too small or too thin is scaled up or gets
+        a margin, and a notice says so.
 
         Raises:
             PromptError: the template, or a text-only model, cannot take this conversation.
             ImageError: the model's processor cannot take a picture.
         """
         self._check(messages)
-        hidden = [replace(message, text=self._control.hide(message.text)) for message in messages]
-        rendered = self._render(hidden)
-        images = [image for message in messages for image in message.images]
+        hidden = [self._control.hide(message.text) for message in messages]
+        literal = any(ours != theirs.text for ours, theirs in zip(hidden, messages, strict=True))
+        turns = [
+            turn_of(message.role, text, message.images, template=message.template)
+            for message, text in zip(messages, hidden, strict=True)
+        ]
+        rendered = self._render(turns)
+        images = [image for turn in turns for image in turn.images]
         self._check_count("template has a place for", self._places(rendered), len(images))
-        literal = any(
-            ours.text != theirs.text for ours, theirs in zip(hidden, messages, strict=True)
-        )
-        inputs = self._process(rendered, images, literal)
+        inputs, notices = self._process(rendered, images, literal, pixels or PixelLimits())
         input_ids = inputs.pop("input_ids")
         del inputs["attention_mask"]  # all ones: one prompt is never padded
-        if images:
+        if images and self._family.image_rows:
             rows = len(inputs[self._family.image_rows])
             self._check_count("processor returned", rows, len(images))
         return EncodedPrompt(
@@ -115,6 +130,7 @@ class PromptEncoder:
             model_inputs=inputs,
             image_tokens=int(torch.isin(input_ids, self._placeholders).sum()),
             rendered=self._control.reveal(rendered),
+            notices=tuple(notices),
         )
 
     def _check(self, messages: Sequence[Message]) -> None:
@@ -141,24 +157,30 @@ class PromptEncoder:
     def _places(self, rendered: str) -> int:
         return rendered.count(self._family.image_token) if self._family.vision else 0
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, turns: Sequence[Turn]) -> str:
         """The conversation as one string, one placeholder a picture."""
+        markup = self._family.image_markup
         if self._template is None:
-            markup = self._family.image_markup
-            return "\n\n".join(markup * len(message.images) + message.text for message in messages)
-        first = messages[0]
-        if first.role != "system":
-            return self._apply_template(messages)
-        with suppress(PromptError):
-            rendered = self._apply_template(messages)
-            if first.text.strip() in rendered:
-                return rendered
-        return self._apply_template(_without_system(messages))
+            return "\n\n".join(turn.written(markup) for turn in turns)
+        rendered = self._render_with_system(turns)
+        if in_order(turns, rendered, self._family.image_token):
+            return rendered
+        return self._render_with_system(
+            [Turn(turn.role, (turn.written(markup),)) if turn.placed else turn for turn in turns]
+        )
 
-    def _apply_template(self, messages: Sequence[Message]) -> str:
-        conversation = [
-            {"role": message.role, "content": self._content(message)} for message in messages
-        ]
+    def _render_with_system(self, turns: Sequence[Turn]) -> str:
+        first = turns[0]
+        if first.role != "system":
+            return self._apply_template(turns)
+        with suppress(PromptError):
+            rendered = self._apply_template(turns)
+            if first.written("").strip() in rendered:
+                return rendered
+        return self._apply_template(without_system(turns))
+
+    def _apply_template(self, turns: Sequence[Turn]) -> str:
+        conversation = [{"role": turn.role, "content": self._content(turn)} for turn in turns]
         try:
             rendered: str = self.tokenizer.apply_chat_template(
                 conversation,
@@ -172,16 +194,36 @@ class PromptEncoder:
             ) from error
         return rendered
 
-    def _content(self, message: Message) -> str | list[dict[str, str]]:
+    def _content(self, turn: Turn) -> str | list[dict[str, str]]:
         if not self._family.vision:
-            return message.text
+            return turn.written("")
         return [
-            *({"type": "image"} for _ in message.images),
-            {"type": "text", "text": message.text},
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+            for part in turn.parts
         ]
 
     def _process(
-        self, rendered: str, images: list[Image.Image], literal: bool
+        self, rendered: str, images: list[Image.Image], literal: bool, pixels: PixelLimits
+    ) -> tuple[dict[str, Tensor], list[str]]:
+        """As `_expand`, with pictures brought to sizes that the user and the model take.
+
+        Processors raise whatever their arithmetic meets.
+        """
+        processor = getattr(self._multimodal, "image_processor", None)
+        images, options = limited(processor, images, pixels)
+        try:
+            return self._expand(rendered, images, literal, options), []
+        except Exception as error:
+            images, notices = repaired(processor, images, options)
+            if not notices:
+                raise _refusal(error) from error
+        try:
+            return self._expand(rendered, images, literal, options), notices
+        except Exception as error:
+            raise _refusal(error) from error
+
+    def _expand(
+        self, rendered: str, images: list[Image.Image], literal: bool, options: dict[str, Any]
     ) -> dict[str, Tensor]:
         """Expand, tokenise, and turn pictures into tensors; keys as transformers names them."""
         tokenizer = self._literal_tokenizer if literal else self.tokenizer
@@ -191,15 +233,13 @@ class PromptEncoder:
             return {name: encoded[name] for name in ("input_ids", "attention_mask")}
         processor = copy.copy(self._multimodal)
         processor.tokenizer = tokenizer
-        try:
-            encoded = processor(
-                text=rendered,
-                images=[images] if images else None,
-                add_special_tokens=special,
-                return_tensors="pt",
-            )
-        except Exception as error:  # processors raise whatever their arithmetic meets
-            raise _refusal(processor.image_processor, images, error) from error
+        encoded = processor(
+            text=rendered,
+            images=[images] if images else None,
+            add_special_tokens=special,
+            return_tensors="pt",
+            **options,
+        )
         return dict(encoded)
 
     def _adds_special_tokens(self, rendered: str) -> bool:
@@ -221,25 +261,7 @@ def _chat_template(processor: Processor) -> str | None:
     return template.get("default") if isinstance(template, dict) else template
 
 
-def _without_system(messages: Sequence[Message]) -> list[Message]:
-    """The system message's text put in front of the first user's text."""
-    system, *rest = messages
-    first = next(index for index, message in enumerate(rest) if message.role == "user")
-    rest[first] = replace(rest[first], text=f"{system.text}\n\n{rest[first].text}")
-    return rest
-
-
-def _refusal(
-    image_processor: Any, images: list[Image.Image], error: Exception
-) -> ImageError | PromptError:
-    """What a processor's error means; names the picture that it cannot take."""
-    for number, image in enumerate(images, 1):
-        try:
-            image_processor([image])
-        except Exception as reason:
-            which = f"picture {number} of {len(images)}" if len(images) > 1 else "the picture"
-            size = f"{image.width}x{image.height} pixels"
-            return ImageError(f"{which} ({size}) does not fit the model: {_one_line(reason)}")
+def _refusal(error: Exception) -> PromptError:
     return PromptError(f"the model's processor refuses the prompt: {_one_line(error)}")
 
 

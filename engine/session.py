@@ -3,7 +3,7 @@
 What it says while it answers are the events of `engine.events`; it knows no terminal.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,21 +12,26 @@ from typing import Self
 
 import torch
 
+from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
 from engine.drafters.registry import METHODS, Method
-from engine.errors import ContextError, RequestError, UsageError
-from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
-from engine.loading import DEMO_MODEL, Device, Dtype, LoadedModel, load_model
+from engine.errors import RequestError, UsageError
+from engine.events import Committed, Event, Finished, FinishReason, Notice
+from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict
 from engine.memory.keeper import MemoryKeeper
 from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.memory.transitions import TokenMemory
-from engine.options import DEFAULT_MAX_TOKENS, DrafterOptions
+from engine.options import DrafterOptions
 from engine.prompts import EncodedPrompt, Message
+from engine.sizes import PixelLimits
 from engine.stats import DecodeStats
 from engine.target import Target
-from engine.text import TextStream
+from engine.text import AnswerText
 from engine.tree import DraftTree
+
+MOST_ROOM = 1024
+"""Tokens of the answer that the cache gets room for at once; it grows for longer answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,9 @@ class SessionOptions:
     """What a session is opened with.
 
     Attributes:
-        model: `demo`, a Hugging Face id, or a model folder.
+        model: `demo`, a Hugging Face id, an alias of one, or a model folder.
         device: `auto`, `cpu`, `cuda` or `mps`.
+        device_map: how accelerate spreads the model over devices; None puts it on one.
         dtype: `auto`, `float32`, `bfloat16` or `float16`.
         method: how tokens are drafted; one of `engine.drafters.registry.METHODS`.
         memory: whether the token memory's file is read and written, if the method keeps one.
@@ -45,6 +51,7 @@ class SessionOptions:
 
     model: str = DEMO_MODEL
     device: Device = "auto"
+    device_map: DeviceMap | None = None
     dtype: Dtype = "auto"
     method: Method = "recap"
     memory: bool = True
@@ -63,14 +70,20 @@ class Request:
     Attributes:
         messages: the conversation.
         max_tokens: longest answer; None is 512, or less where the context is too short for that.
+        stop: strings that end the answer; its text ends before the first.
+        pixels: sizes to which pictures are brought.
         elapsed_s: seconds already spent on the request (opening pictures), counted into TTFT.
     """
 
     messages: Sequence[Message]
     max_tokens: int | None = None
     elapsed_s: float = 0.0
+    stop: Sequence[str] = ()
+    pixels: PixelLimits = field(default_factory=PixelLimits)
 
     def __post_init__(self) -> None:
+        if not all(self.stop):
+            raise UsageError("a stop string is empty: every answer would end before it began")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
 
@@ -79,7 +92,7 @@ class Session:
     """Use as a context manager; leaving it writes the token memory's file.
 
     Attributes:
-        model_name: as the user named the model.
+        model_name: the model's id, where the user named it by an alias; else as it was named.
         device, dtype: where and in what the model computes.
         notices: what the user should read about opening the session.
     """
@@ -96,6 +109,7 @@ class Session:
         self._keeper: MemoryKeeper | None = None
         self._memory = TokenMemory()
         self._requests = 0
+        self._turn = 0
         self._nodes = options.drafter.nodes
         method = METHODS[options.method]
         if method.remembers and options.drafter.persistence and options.memory:
@@ -110,49 +124,64 @@ class Session:
             UsageError: an impossible choice (e.g. a device that is not there).
             ModelError: the model cannot be found, loaded or used.
         """
-        return cls(load_model(options.model, options.device, options.dtype), options)
+        loaded = load_model(options.model, options.device, options.dtype, options.device_map)
+        return cls(loaded, options)
 
-    def generate(self, request: Request, cancel: Cancel | None = None) -> Iterator[Event]:
+    def generate(self, request: Request, cancel: Cancel | None = None) -> Generator[Event]:
         """Answer one request; see `engine.events` for the order of events.
 
         Setting `cancel` ends the answer after the running pass with `finish_reason="interrupt"`.
         Closing the iterator early is allowed and leaves the session good for the next request.
+        One request at a time: going on with an iterator after another was begun is an error.
 
         Raises:
             RequestError: this request cannot be answered; the session stays usable.
         """
+        self._turn += 1
+        turn = self._turn
         started = perf_counter() - request.elapsed_s
         stats = DecodeStats()
-        prompt = self._loaded.encoder.encode(request.messages)
-        limits = self._limits(prompt, request.max_tokens)
-        yield Encoded(prompt.input_ids.shape[1], prompt.image_tokens, self._loaded.context_length)
-        self._requests += 1
+        prompt = self._loaded.encoder.encode(request.messages, request.pixels)
+        counts = count(prompt, request.max_tokens, self._loaded.context_length)
+        yield from notices(prompt, request.pixels)
+        yield counts
         stats.encode_s = perf_counter() - started
-        stream = TextStream(self._loaded.encoder.tokenizer)
+        text = AnswerText(self._loaded.encoder.tokenizer, request.stop)
+        ends = text.ends if request.stop else None
+        limits = Limits(counts.answer_tokens, self._loaded.stop_ids, ends)
         ids: list[int] = []
         with _within_memory():
             for tokens in self._answer(prompt, limits, stats, started, cancel):
+                self._requests += not ids
                 ids += tokens
-                yield Committed(tokens, stream.feed(tokens), stats)
-        rest = stream.finish()
+                yield Committed(tokens, text.feed(tokens), stats)
+                if self._turn != turn:
+                    raise RequestError("another request was begun; this one cannot go on")
+                if text.ended:
+                    break
+        rest = text.finish()
         if rest:
             yield Committed((), rest, stats)
         yield Finished(
             token_ids=ids,
-            text=stream.whole(),
-            finish_reason=_finish_reason(ids, limits),
-            prompt_tokens=prompt.input_ids.shape[1],
-            image_tokens=prompt.image_tokens,
+            text=text.whole(),
+            finish_reason="stop" if text.ended else _finish_reason(ids, limits),
+            prompt_tokens=counts.prompt_tokens,
+            image_tokens=counts.image_tokens,
             stats=stats,
         )
 
     def save_memory(self) -> list[Notice]:
-        """Merge what was learned into the memory's file; a failure is a notice, never an error."""
-        if self._keeper is None:
+        """Merge what was learned into the memory's file; a failure is a notice, never an error.
+
+        It is said once, and saving is not tried again.
+        """
+        if self._keeper is None or not self._memory.changed:
             return []
         lines = self._keeper.save(self._memory, self._requests)
-        if not lines:
-            self._requests = 0
+        self._requests = 0
+        if lines:
+            self._keeper = None
         return [Notice(line) for line in lines]
 
     def __enter__(self) -> Self:
@@ -175,12 +204,12 @@ class Session:
         placeholders = self._loaded.encoder.placeholder_ids
         rules.start(len(history), limits.max_tokens, target.device)
         encoded = perf_counter()
-        logits = target.prefill(prompt, limits.max_tokens + self._nodes)
+        logits = target.prefill(prompt, min(limits.max_tokens, MOST_ROOM) + self._nodes)
         first = predict(rules.apply(logits, DraftTree([history[-1]]), history), 0).choices
         stats.new_tokens = 1
         stats.prefill_s = perf_counter() - encoded
         stats.ttft_s = perf_counter() - started
-        yield first
+        yield limits.until_end(first)
         if first[0] not in limits.stop_ids and limits.max_tokens > 1:
             seeding = perf_counter()
             drafter.start(history)
@@ -191,20 +220,6 @@ class Session:
         target.forget_prompt()
         history += first
         yield from decode(target, drafter, rules, history, limits, stats, cancel)
-
-    def _limits(self, prompt: EncodedPrompt, max_tokens: int | None) -> Limits:
-        """How long the answer may get; refuses what the context cannot hold."""
-        context, tokens = self._loaded.context_length, prompt.input_ids.shape[1]
-        wanted = max_tokens or DEFAULT_MAX_TOKENS
-        if context is not None and max_tokens is None:
-            wanted = max(min(wanted, context - tokens), 1)
-        if context is not None and tokens + wanted > context:
-            raise ContextError(
-                f"{tokens - prompt.image_tokens} text + {prompt.image_tokens} image + {wanted} "
-                f"answer tokens do not fit into the model's {context}; "
-                "use fewer or smaller pictures, a shorter prompt, or fewer --max-tokens"
-            )
-        return Limits(wanted, self._loaded.stop_ids)
 
     def _open_memory(self, file: Path | None) -> None:
         tokenizer = self._loaded.encoder.tokenizer

@@ -6,8 +6,10 @@ decoding loop's business.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from engine.tree import DraftTree
+if TYPE_CHECKING:
+    from engine.tree import DraftTree
 
 SOURCES = ("contextual-3", "contextual-2", "token", "suffix", "lookup", "history", "recycled")
 """Where a drafted token came from. RECAP: a three-, two- or one-token key, or a repeated suffix.
@@ -41,7 +43,7 @@ class DecodeStats:
     source_drafted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     source_accepted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
 
-    def count_pass(self, tree: DraftTree, path: Sequence[int], committed: int) -> None:
+    def count_pass(self, tree: "DraftTree", path: Sequence[int], committed: int) -> None:
         """Count one verify pass.
 
         Args:

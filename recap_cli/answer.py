@@ -1,17 +1,18 @@
 """One question answered on a terminal: inputs, session, display and record brought together."""
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.image_sources import printable_name
 from engine.images import ImageOptions
+from engine.sizes import PixelLimits
 from recap_cli import sessions
 from recap_cli.inputs import open_pictures, read_prompt
 from recap_cli.options import DEMO_MODEL
@@ -22,7 +23,7 @@ from recap_cli.signals import Interrupted, Interrupts
 if TYPE_CHECKING:
     from PIL import Image
 
-    from engine.session import Session
+    from engine.session import Request, Session
 
 NOT_A_SCENE = (
     "the demo model only knows drawn scenes of a few coloured shapes; for other pictures name a "
@@ -43,14 +44,38 @@ class Question:
     image_options: ImageOptions
     system: str | None
     max_tokens: int | None
+    stop: Sequence[str] = ()
+    pixels: PixelLimits = field(default_factory=PixelLimits)
+    template: bool = False
+
+    def request(
+        self, prompt: str, pictures: Sequence["Image.Image"], elapsed_s: float
+    ) -> "Request":
+        """The request, once prompt and pictures are read, which took `elapsed_s`."""
+        return sessions.make_request(
+            prompt,
+            self.system,
+            pictures,
+            max_tokens=self.max_tokens,
+            elapsed_s=elapsed_s,
+            stop=self.stop,
+            pixels=self.pixels,
+            template=self.template,
+        )
 
 
 def answer(
-    question: Question, open_session: Callable[..., "Session"], view: View, *, json: bool
+    question: Question,
+    open_session: Callable[..., "Session"],
+    view: View,
+    *,
+    json: bool,
+    dry_run: bool = False,
 ) -> None:
     """Answer a question and show what `view` asks for, with one JSON object at the end if `json`.
 
-    `open_session` takes `progress`: whether a download may show how far it is.
+    `open_session` takes `progress`: whether a download may show how far it is. With `dry_run` the
+    request is read and counted, and nothing is computed.
 
     Raises:
         RecapError: there is no answer, or only the part that was shown.
@@ -71,24 +96,31 @@ def answer(
         if question.model == DEMO_MODEL:
             _warn_of_other_pictures(pictures, tell)
         display.loading(question.model, local=_is_local(question.model))
+        if dry_run:
+            request = question.request(record.prompt, pictures, opening_s)
+            counting = sessions.dry_run(question.model, request, progress=display.animated)
+            _follow(counting, interrupts, display, record)
+            assert record.encoded is not None, "the last event of a dry run"
+            display.counted(record.encoded)
+            return
         with open_session(progress=display.animated) as session:
+            record.model = session.model_name
             record.device, record.dtype = session.device, session.dtype
             for notice in session.notices:
                 tell(notice.message)
-            request = sessions.make_request(
-                record.prompt, question.system, pictures, question.max_tokens, opening_s
-            )
-            events = cast("Generator[Event]", session.generate(request, interrupts.cancel))
-            with closing(events):
-                _follow(events, interrupts, display, record)
-            for notice in session.save_memory():
-                tell(notice.message)
+            request = question.request(record.prompt, pictures, opening_s)
+            try:
+                with closing(session.generate(request, interrupts.cancel)) as events:
+                    _follow(events, interrupts, display, record)
+            finally:
+                for notice in session.save_memory():
+                    tell(notice.message)
     if interrupts.signum is not None:
         raise Interrupted(interrupts.signum)
 
 
 def _follow(
-    events: Iterator[Event], interrupts: Interrupts, display: Display, record: Record
+    events: Iterable[Event], interrupts: Interrupts, display: Display, record: Record
 ) -> None:
     """Pass the events of one request on to those who keep and show them."""
     for event in events:
@@ -96,6 +128,7 @@ def _follow(
             case Notice():
                 _tell(record, display, event.message)
             case Encoded():
+                record.encoded = event
                 display.reading(event)
             case Committed():
                 interrupts.graceful = True

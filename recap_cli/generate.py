@@ -9,6 +9,7 @@ import typer
 from engine.errors import UsageError
 from engine.options import DrafterOptions
 from recap_cli import options, sessions
+from recap_cli.models import print_models
 
 _DEFAULT_NODES = DrafterOptions().nodes
 
@@ -35,16 +36,23 @@ def generate(
     image: options.ImageFlag = None,
     background: options.BackgroundFlag = options.BACKGROUND,
     max_image_pixels: options.MaxImagePixelsFlag = options.MAX_IMAGE_PIXELS,
+    max_pixels: options.MaxPixelsFlag = None,
+    min_pixels: options.MinPixelsFlag = None,
+    template: options.TemplateFlag = False,
     system: options.SystemFlag = None,
     model: options.ModelFlag = options.DEMO_MODEL,
+    list_models: options.ListModelsFlag = False,
     device: options.DeviceFlag = options.Device.AUTO,
+    device_map: options.DeviceMapFlag = None,
     dtype: options.DTypeFlag = options.DType.AUTO,
     max_tokens: options.MaxTokensFlag = None,
+    stop: options.StopFlag = None,
     method: options.MethodFlag = options.Method.RECAP,
     nodes: options.NodesFlag = _DEFAULT_NODES,
     memory: options.MemoryFlag = None,
     no_memory: options.NoMemoryFlag = False,
     json: options.JsonFlag = False,
+    dry_run: options.DryRunFlag = False,
     no_stream: Annotated[
         bool,
         typer.Option(
@@ -72,7 +80,11 @@ def generate(
 
     recap generate -s "Summarise this." < notes.txt
     """
+    if list_models:
+        print_models()
+        return
     from engine.images import ImageOptions  # noqa: PLC0415
+    from engine.sizes import PixelLimits  # noqa: PLC0415
     from recap_cli.answer import Question, answer  # noqa: PLC0415
     from recap_cli.render import View  # noqa: PLC0415
 
@@ -82,6 +94,7 @@ def generate(
         sessions.open_session,
         model=model,
         device=device,
+        device_map=device_map,
         dtype=dtype,
         method=method,
         memory=not no_memory,
@@ -97,8 +110,11 @@ def generate(
         image_options=ImageOptions(background=background, max_pixels=max_image_pixels),
         system=system,
         max_tokens=max_tokens,
+        stop=stop or (),
+        pixels=PixelLimits(min_pixels, max_pixels),
+        template=template,
     )
     # With --json the figures are in the object.
     shown = False if json and stats is None else stats
     view = View(text=not json, stream=not no_stream, stats=shown, quiet=quiet)
-    answer(question, open_session, view, json=json)
+    answer(question, open_session, view, json=json, dry_run=dry_run)

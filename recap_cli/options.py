@@ -25,6 +25,14 @@ class Device(StrEnum):
     MPS = "mps"
 
 
+class DeviceMap(StrEnum):
+    """How accelerate spreads a model over devices."""
+
+    AUTO = "auto"
+    BALANCED = "balanced"
+    SEQUENTIAL = "sequential"
+
+
 class DType(StrEnum):
     """Number format of weights and activations."""
 
@@ -69,6 +77,32 @@ MaxImagePixelsFlag = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+MaxPixelsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--max-pixels",
+        metavar="N",
+        help="Show larger pictures to the model with this many pixels: fewer tokens, sooner.",
+        rich_help_panel=INPUT,
+    ),
+]
+MinPixelsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--min-pixels",
+        metavar="N",
+        help="Show smaller pictures to the model with this many pixels.",
+        rich_help_panel=INPUT,
+    ),
+]
+TemplateFlag = Annotated[
+    bool,
+    typer.Option(
+        "--template",
+        help="{1} in the prompt is where the first picture stands, {2} the second.",
+        rich_help_panel=INPUT,
+    ),
+]
 SystemFlag = Annotated[
     str | None,
     typer.Option(
@@ -86,7 +120,7 @@ ModelFlag = Annotated[
         "-m",
         metavar="MODEL",
         envvar="RECAP_MODEL",
-        help="A Hugging Face id, a model folder, or the built-in demo.",
+        help="A Hugging Face id, a model folder, a name of --list-models, or the built-in demo.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -97,6 +131,21 @@ DeviceFlag = Annotated[
         metavar="DEVICE",
         help="Where the model runs: auto, cpu, cuda or mps.",
         rich_help_panel=MODEL,
+    ),
+]
+DeviceMapFlag = Annotated[
+    DeviceMap | None,
+    typer.Option(
+        "--device-map",
+        metavar="MAP",
+        help="Spread a large model over devices: auto, balanced or sequential (needs accelerate).",
+        rich_help_panel=MODEL,
+    ),
+]
+ListModelsFlag = Annotated[
+    bool,
+    typer.Option(
+        "--list-models", help="Show models that have short names, and exit.", rich_help_panel=MODEL
     ),
 ]
 DTypeFlag = Annotated[
@@ -117,6 +166,15 @@ MaxTokensFlag = Annotated[
         min=1,
         help="Longest answer, in tokens.",
         show_default=f"{DEFAULT_MAX_TOKENS}, or what fits",
+        rich_help_panel=DECODING,
+    ),
+]
+StopFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        metavar="TEXT",
+        help="End the answer before this text. Repeatable.",
         rich_help_panel=DECODING,
     ),
 ]
@@ -154,6 +212,14 @@ NoMemoryFlag = Annotated[
 JsonFlag = Annotated[
     bool,
     typer.Option("--json", help="Write one JSON object instead of text.", rich_help_panel=OUTPUT),
+]
+DryRunFlag = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Write the prompt as the model reads it, count its tokens, and compute nothing.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 QuietFlag = Annotated[
     bool,

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import orjson
 
-from engine.events import Committed, Finished
+from engine.events import Committed, Encoded, Finished
 from engine.stats import DecodeStats
 from recap_cli.terminal import utf8
 
@@ -18,7 +18,7 @@ class Record:
     """One request and what became of it; grows while the request is answered.
 
     Until an answer is finished, `text` and `token_ids` hold what was committed so far, and the
-    counts and measures are null.
+    measures are null; until the request is counted, so are the counts.
     """
 
     model: str
@@ -30,6 +30,7 @@ class Record:
     dtype: str | None = None
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    encoded: Encoded | None = None
     finished: Finished | None = None
     notices: list[str] = field(default_factory=list)
     error: str | None = None
@@ -47,7 +48,7 @@ class Record:
 
     def to_json(self) -> bytes:
         """One JSON object and a newline, UTF-8."""
-        done = self.finished
+        done, counts = self.finished, self.encoded
         measures = done.stats.measures() if done else dict.fromkeys(DecodeStats().measures())
         record = {
             "text": self.text,
@@ -63,8 +64,11 @@ class Record:
             "error": self.error and utf8(self.error),
             "notices": [utf8(notice) for notice in self.notices],
             "versions": versions(),
-            "prompt_tokens": done.prompt_tokens if done else None,
-            "image_tokens": done.image_tokens if done else None,
+            "rendered_prompt": counts.rendered if counts else None,
+            "prompt_tokens": counts.prompt_tokens if counts else None,
+            "image_tokens": counts.image_tokens if counts else None,
+            "max_tokens": counts.answer_tokens if counts else None,
+            "context_length": counts.context_length if counts else None,
             **measures,
         }
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)

@@ -85,6 +85,18 @@ class Display:
         if self.animated:
             self._wait(f"reading {prompt_counts(event)} ...")
 
+    def counted(self, event: Encoded) -> None:
+        """The end of a dry run: the rendered prompt on stdout, the counts on stderr."""
+        self._rest()
+        if self._view.text:
+            self._write(event.rendered)
+            if self._line_open:
+                self._write("\n")
+        if not self._view.quiet:
+            text, context = event.prompt_tokens - event.image_tokens, event.context_length
+            counts = f"{text} text + {event.image_tokens} image + {event.answer_tokens} answer"
+            self._say(f"{counts} tokens" + ("" if context is None else f" of {context}"))
+
     def notice(self, message: str) -> None:
         """One line that the user should read."""
         if not self._view.quiet:

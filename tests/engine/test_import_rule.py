@@ -15,9 +15,9 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 
 # From below to above: a module imports only from layers before its own.
 LAYERS = (
-    {"errors"},
+    {"errors", "catalogue"},
     {"image_sources"},
-    {"options", "tree", "families", "images"},
+    {"options", "tree", "families", "images", "sizes", "turns"},
     {
         "stats",
         "memory",
@@ -33,7 +33,9 @@ LAYERS = (
     {"decode"},
     {"text"},
     {"events"},
+    {"counting"},
     {"session"},
+    {"dry_run"},
 )
 WITHOUT_TENSORS = ("errors", "options", "stats", "tree", "families", "suffix", "fusion", "events")
 KNOW_TRANSFORMERS = {

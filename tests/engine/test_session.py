@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from engine.errors import ContextError, PromptError, RequestError
+from engine.errors import ContextError, PromptError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.memory.file import read_memory
 from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.options import DEFAULT_MAX_TOKENS
 from engine.prompts import Message
 from engine.session import Request, Session, SessionOptions
+from engine.text import REPLACEMENT
 from tests.models import picture
 from tests.zoo import ANSWER, Zoo, answers, conversations, finished, session
 
@@ -34,7 +35,7 @@ def test_after_an_answer_that_was_closed_early_the_next_is_right(
     answer = ours.generate(Request(asked[1], ANSWER))
     for _ in range(events):
         next(answer)
-    answer.close()  # type: ignore[attr-defined]
+    answer.close()
     assert finished(ours, asked[-1]).token_ids == expected[-1]
     assert finished(ours, asked[1]).token_ids == expected[1]
 
@@ -44,7 +45,7 @@ def test_after_a_request_that_failed_the_next_is_right(zoo: Zoo) -> None:
     ours = session(loaded)
     for wrong, error in [
         ((), PromptError),
-        ((Message("user", "?", (picture(300, 1),)),), RequestError),
+        ((Message("user", "{2}", (picture(30, 30),), template=True),), RequestError),
         ((Message("user", "circle " * 5000),), ContextError),
     ]:
         with pytest.raises(error):
@@ -105,6 +106,48 @@ def test_an_answer_ends_with_its_first_stop_token_wherever_a_pass_finds_it(
             assert last.finish_reason == "stop"
         with session(loaded, memory_file=file) as teacher:
             finished(teacher, messages)
+
+
+@pytest.mark.parametrize("method", ["recap", "plain"])
+def test_a_stop_string_cuts_tokens_text_and_figures(zoo: Zoo, method: Any, tmp_path: Path) -> None:
+    loaded = zoo.loaded("qwen2_5_vl", torch.float32, None)
+    messages = conversations(True)[3]
+    ours = session(loaded, method, memory_file=tmp_path / "warm.safetensors")
+    whole = finished(ours, messages)
+    for start in range(len(whole.text) - 2):
+        stop = whole.text[start : start + 3]
+        *events, last = ours.generate(Request(messages, ANSWER, stop=(stop,)))
+        assert isinstance(last, Finished)
+        pieces = [event for event in events if isinstance(event, Committed)]
+        assert last.finish_reason == "stop"
+        assert last.text == whole.text[: whole.text.index(stop)]
+        assert "".join(piece.text for piece in pieces) == last.text
+        used = len(last.token_ids)
+        assert (
+            last.token_ids
+            == whole.token_ids[:used]
+            == [token for piece in pieces for token in piece.token_ids]
+        )
+        decode = loaded.encoder.tokenizer.decode
+        assert stop in decode(last.token_ids, skip_special_tokens=True)
+        if REPLACEMENT not in stop:  # half a character looks like that, too
+            assert stop not in decode(last.token_ids[:-1], skip_special_tokens=True)
+        assert last.stats.new_tokens == used
+    assert finished(ours, messages).token_ids == whole.token_ids
+
+
+def test_a_stop_string_that_never_comes_changes_nothing(zoo: Zoo) -> None:
+    ours = session(zoo.loaded("llama", torch.float32, None))
+    whole = finished(ours, HELLO)
+    *_, last = ours.generate(Request(HELLO, ANSWER, stop=(whole.text[-3:] + "!",)))
+    assert isinstance(last, Finished)
+    assert (last.text, last.token_ids) == (whole.text, whole.token_ids)
+    assert last.finish_reason == "length"
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(UsageError, match="stop string is empty"):
+        Request(HELLO, stop=("",))
 
 
 def test_without_a_limit_an_answer_gets_what_the_context_leaves(zoo: Zoo) -> None:
@@ -217,7 +260,7 @@ def test_an_interrupted_answer_is_learned_from(zoo: Zoo, tmp_path: Path) -> None
     answer = ours.generate(Request(HELLO, ANSWER))
     for _ in range(6):
         next(answer)
-    answer.close()  # type: ignore[attr-defined]
+    answer.close()
     assert ours.save_memory() == []
     assert header_of(file).requests == 1
 

@@ -1,4 +1,4 @@
-"""Text comes in whole characters, nothing twice, nothing lost, whatever the tokens are."""
+"""Text comes in whole characters, nothing twice, nothing lost, and ends before a stop string."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from engine.text import REPLACEMENT, TextStream
+from engine.text import REPLACEMENT, AnswerText, TextStream
 from tests.models import byte_fallback_bpe, byte_level_bpe
 
 
@@ -94,3 +94,77 @@ def test_any_text_comes_out_as_it_decodes(text: str, block: int) -> None:
         stream = TextStream(tokenizer)
         given_out = [stream.feed(ids[at : at + block]) for at in range(0, len(ids), block)]
         assert "".join(given_out) + stream.finish() == decoded(tokenizer, ids)
+
+
+@BOTH
+def test_a_replacement_character_that_the_model_wrote_comes_at_once(tokenizer: Any) -> None:
+    ids = tokenizer.encode(f"x {REPLACEMENT}", add_special_tokens=False)
+    assert "".join(pieces(tokenizer, ids)[:-1]) == decoded(tokenizer, ids)
+
+
+# Stop strings
+
+
+def answered(
+    tokenizer: Any, ids: list[int], stops: list[str], block: int = 1
+) -> tuple[list[str], int]:
+    """What is given out block by block, and of how many tokens the answer is made."""
+    text = AnswerText(tokenizer, stops)
+    given_out: list[str] = []
+    used = 0
+    for start in range(0, len(ids), block):
+        for token in ids[start : start + block]:
+            used += 1
+            if text.ends(token):
+                break
+        given_out.append(text.feed(ids[start:used]))
+        if text.ended:
+            break
+    given_out.append(text.finish())
+    assert "".join(given_out) == text.whole()
+    return given_out, used
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("saying", "stops", "text"),
+    [
+        ("a circle, a square", [", "], "a circle"),
+        ("a circle, a square", ["x"], "a circle, a square"),
+        ("aaab", ["aab"], "a"),
+        ("one two", ["two three"], "one two"),
+        ("one two three", ["three", "two"], "one "),
+        ("abcd", ["abcd", "bc"], "a"),
+        ("abcd", ["bcd", "cd"], "a"),
+        ("circle 👍🏽 square", ["👍🏽"], "circle "),
+        ("stop", ["stop"], ""),
+        ("a\n\nb", ["\n\n"], "a"),
+    ],
+)
+def test_an_answer_ends_before_the_stop_string_that_is_complete_first(
+    tokenizer: Any, saying: str, stops: list[str], text: str
+) -> None:
+    ids = tokenizer.encode(saying, add_special_tokens=False)
+    for block in (1, 2, 3, len(ids)):
+        given_out, used = answered(tokenizer, ids, stops, block)
+        assert "".join(given_out).strip() == text.strip()
+        before = decoded(tokenizer, ids[: used - 1])
+        assert not any(stop in before for stop in stops), "no token behind the one that ends it"
+
+
+def test_the_beginning_of_a_stop_string_waits_until_it_is_none() -> None:
+    ids = BYTE_LEVEL.encode("x END y END", add_special_tokens=False)
+    given_out, _ = answered(BYTE_LEVEL, ids, ["ENDING"])
+    assert "".join(given_out) == "x END y END"
+    assert given_out[-1] == "END", "given out only when nothing more comes"
+    assert all(not piece.endswith("E") for piece in given_out)
+
+
+@given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1))
+def test_stop_strings_are_found_as_a_search_finds_them(text: str, stops: list[str]) -> None:
+    ids = BYTE_LEVEL.encode(text, add_special_tokens=False)
+    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    expected = text[: min(found)[1]] if found else text
+    for block in (1, 3):
+        given_out, _ = answered(BYTE_LEVEL, ids, stops, block)
+        assert "".join(given_out) == expected

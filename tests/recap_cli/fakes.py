@@ -20,7 +20,7 @@ The names in FOLDERS are folders where tests run, so that recap takes them for m
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -45,7 +45,7 @@ class FakeSession:
             raise ModelError("there is no model missing: name another one")
         if model == "heavy":
             time.sleep(60)
-        self._model = model
+        self.model_name = self._model = model
         self.notices = [Notice("the session has a note")] if model == "noted" else []
 
     def __enter__(self) -> Self:
@@ -54,10 +54,10 @@ class FakeSession:
     def __exit__(self, *_: object) -> None:
         """Nothing to write."""
 
-    def generate(self, request: Any, cancel: Any) -> Iterator[Event]:
+    def generate(self, request: Any, cancel: Any) -> Generator[Event]:
         """Answer as the model's name says."""
         stats = DecodeStats(ttft_s=0.25, decode_s=0.5)
-        yield Encoded(prompt_tokens=7, image_tokens=4 * len(request.images), context_length=64)
+        yield counted(request)
         if self._model == "silent":
             time.sleep(60)
         words = _words(self._model, request.prompt)
@@ -87,6 +87,17 @@ class FakeSession:
         return [Notice("the memory has a note")] if self._model == "noted" else []
 
 
+def counted(request: Any) -> Encoded:
+    """The counts of any request."""
+    return Encoded(
+        prompt_tokens=7,
+        image_tokens=4 * len(request.images),
+        answer_tokens=20,
+        context_length=64,
+        rendered=f"<user>{request.prompt}",
+    )
+
+
 def _words(model: str, prompt: str) -> Sequence[str]:
     if model == "long":
         return [f"{number} " for number in range(1, 201)]
@@ -100,10 +111,13 @@ def _words(model: str, prompt: str) -> Sequence[str]:
 def use_fakes(replace: Callable[[Any, str, Any], None]) -> None:
     """Put fake sessions in the place of real ones, by `setattr` or what undoes it later."""
     replace(sessions, "open_session", lambda *, model, **_: FakeSession(model))
+    replace(sessions, "dry_run", lambda _, request, **__: iter([counted(request)]))
     replace(
         sessions,
         "make_request",
-        lambda prompt, system, images, *_: SimpleNamespace(prompt=prompt, images=images),
+        lambda prompt, _, images, **options: SimpleNamespace(
+            prompt=prompt, images=images, **options
+        ),
     )
 
 

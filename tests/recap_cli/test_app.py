@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from engine.sizes import PixelLimits
 from recap_cli import options, sessions
 from tests.recap_cli.conftest import ROOT, Outcome
 
@@ -99,8 +100,10 @@ def test_the_flags_offer_what_a_session_takes() -> None:
     from engine import images, loading  # noqa: PLC0415
     from engine.drafters import registry  # noqa: PLC0415
 
-    offered = {kind: [m.value for m in kind] for kind in (options.Device, options.DType)}
+    kinds = (options.Device, options.DeviceMap, options.DType)
+    offered = {kind: [m.value for m in kind] for kind in kinds}
     assert offered[options.Device] == list(get_args(loading.Device))
+    assert offered[options.DeviceMap] == list(get_args(loading.DeviceMap))
     assert offered[options.DType] == list(get_args(loading.Dtype))
     assert {method.value for method in options.Method} <= set(get_args(registry.Method))
     assert loading.DEMO_MODEL == options.DEMO_MODEL
@@ -110,9 +113,20 @@ def test_the_flags_offer_what_a_session_takes() -> None:
 
 
 def test_a_request_is_the_system_message_and_the_users() -> None:
-    request = sessions.make_request("look", "be brief", [], 7, 0.5)
+    request = sessions.make_request(
+        "look",
+        "be brief",
+        [],
+        max_tokens=7,
+        elapsed_s=0.5,
+        stop=["end"],
+        pixels=PixelLimits(most=9),
+        template=True,
+    )
     assert [(m.role, m.text) for m in request.messages] == [
         ("system", "be brief"),
         ("user", "look"),
     ]
     assert (request.max_tokens, request.elapsed_s) == (7, 0.5)
+    assert (request.stop, request.pixels) == (["end"], PixelLimits(most=9))
+    assert [m.template for m in request.messages] == [False, True]

@@ -45,4 +45,4 @@ def test_drafts_that_were_never_right_are_said_to_be() -> None:
     ("image_tokens", "words"), [(0, "84 prompt tokens"), (64, "84 prompt tokens (64 image)")]
 )
 def test_the_prompt_is_counted_with_its_pictures(image_tokens: int, words: str) -> None:
-    assert prompt_counts(Encoded(84, image_tokens, None)) == words
+    assert prompt_counts(Encoded(84, image_tokens, 9, None, "")) == words
