@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import UsageError
 from engine.options import DrafterOptions
-from engine.session import Request
+from engine.session import Request, SessionOptions
 
 
 def test_the_defaults_are_possible() -> None:
@@ -47,3 +47,9 @@ def test_unknown_options_are_refused() -> None:
 def test_an_answer_has_at_least_one_token(max_tokens: int) -> None:
     with pytest.raises(UsageError, match="max_tokens"):
         Request((), max_tokens)
+
+
+def test_an_unknown_method_is_refused_and_the_known_ones_are_named() -> None:
+    wrong: Any = "eagle"
+    with pytest.raises(UsageError, match="'eagle'; choose from recap, plain, prompt-lookup"):
+        SessionOptions(method=wrong)

@@ -56,6 +56,17 @@ def test_of_several_occurrences_the_newest_is_told() -> None:
     assert index.text[index.match_end] == 5
 
 
+@given(texts)
+def test_without_recency_the_first_occurrence_is_told(text: list[int]) -> None:
+    index = SuffixIndex(recency_steps=0)
+    index.extend(text)
+    check(index, text)
+    if index.match_length:
+        suffix = text[-index.match_length :]
+        ends = range(index.match_length, index.match_end)
+        assert all(text[end - len(suffix) : end] != suffix for end in ends)
+
+
 def test_a_new_text_matches_nothing() -> None:
     index = SuffixIndex()
     assert (index.match_length, index.text) == (0, [])

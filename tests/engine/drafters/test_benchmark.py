@@ -1,0 +1,72 @@
+"""What drafting and learning cost a pass: `pytest tests/engine/drafters --benchmark-only`.
+
+The memories are full: a token memory over a whole vocabulary of 49,152 ids, contextual memories of
+a long request, and a text with repeated suffixes; the target's predictions are Zipf-like.
+"""
+
+from collections.abc import Callable
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.drafters.base import Drafter
+from engine.drafters.recap import RecapDrafter
+from engine.drafters.registry import METHODS, Method
+from engine.logits import Predictions
+from engine.memory.table import TransitionTable
+from engine.memory.transitions import TokenMemory
+from engine.options import DrafterOptions
+
+VOCAB, K, PROMPT = 49_152, 8, 4_096
+COMMON = 400
+"""Ids that the text is made of: few enough that keys of three tokens recur."""
+
+
+def made_up_predictions(rng: np.random.Generator, rows: int) -> Predictions:
+    ids = rng.zipf(1.3, (rows, 4 * K)) % COMMON
+    ids = np.array([list(dict.fromkeys([*row, *range(K)]))[:K] for row in ids.tolist()])
+    probs = np.sort(rng.dirichlet(np.full(K, 0.2), rows).astype(np.float32))[:, ::-1].copy()
+    return Predictions(ids[:, 0].tolist(), ids, probs)
+
+
+def full_token_memory(rng: np.random.Generator) -> TokenMemory:
+    predictions = made_up_predictions(rng, VOCAB)
+    keys = np.arange(VOCAB, dtype=np.int32)
+    next_ids = predictions.top_ids.astype(np.int32)
+    uses = np.ones(VOCAB, np.uint32)
+    return TokenMemory(TransitionTable(keys, next_ids, predictions.top_probs, uses))
+
+
+@pytest.mark.parametrize("nodes", [16, 32])
+def test_a_pass_of_recap(benchmark: Any, nodes: int) -> None:
+    rng = np.random.default_rng(0)
+    options = DrafterOptions(nodes=nodes, min_probability=0.0)
+    drafter = RecapDrafter(options, full_token_memory(rng), frozenset())
+    assert benchmark(passes(drafter, rng, nodes)) == nodes + 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pass_at_the_published_size(benchmark: Any, method: Method) -> None:
+    rng = np.random.default_rng(0)
+    options = METHODS[method].published
+    drafter = METHODS[method].make(options, full_token_memory(rng), frozenset())
+    assert 1 <= benchmark(passes(drafter, rng, options.nodes)) <= options.nodes + 1
+
+
+def passes(drafter: Drafter, rng: np.random.Generator, nodes: int) -> Callable[[], int]:
+    """A function that does one pass after the other; it returns the size of the tree."""
+    drafter.start((rng.zipf(1.3, PROMPT) % COMMON).tolist())
+    if drafter.seeds:
+        drafter.seed(range(PROMPT), made_up_predictions(rng, PROMPT))
+    answers = cycle([made_up_predictions(rng, nodes + 1) for _ in range(64)])
+
+    def one_pass() -> int:
+        tree = drafter.propose(max_depth=64)
+        seen, n = next(answers), len(tree)
+        drafter.learn([0], Predictions(seen.choices[:n], seen.top_ids[:n], seen.top_probs[:n]))
+        drafter.observe([seen.choices[0]])
+        return n
+
+    return one_pass
