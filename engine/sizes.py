@@ -49,15 +49,29 @@ def limited(
     Returns:
         The pictures, and what the processor is called with beside them.
     """
+    images = [_enlarged(image, _least_side(image_processor)) for image in images]
     if limits == PixelLimits() or not images:
-        return list(images), {}
+        return images, {}
     if "max_pixels" in getattr(image_processor.valid_kwargs, "__annotations__", ()):
-        return list(images), {"size": _budget(image_processor.size, limits)}
+        return images, {"size": _budget(image_processor.size, limits)}
     scaled = [_scaled(image, limits) for image in images]
     if getattr(image_processor, "do_image_splitting", None) is None:
         return scaled, {}
     longest = min(max(image.size) for image in scaled)
     return scaled, {"size": {"longest_edge": min(longest, image_processor.size["longest_edge"])}}
+
+
+def _least_side(image_processor: Any) -> int:
+    """What the longer side of a picture has to have; only Pixtral's processor enlarges nothing."""
+    keeps = set(dict(image_processor.size)) == {"longest_edge"}
+    patch = getattr(image_processor, "patch_size", None)
+    return 2 * patch if keeps and isinstance(patch, int) else 0
+
+
+def _enlarged(image: Image.Image, least: int) -> Image.Image:
+    factor = -(-_LEAST_SIDE // max(image.size)) if max(image.size) < least else 1
+    size = (image.width * factor, image.height * factor)
+    return image if factor == 1 else image.resize(size, Image.Resampling.NEAREST)
 
 
 def _budget(own: Any, limits: PixelLimits) -> dict[str, int]:

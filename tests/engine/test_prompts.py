@@ -327,15 +327,6 @@ def test_a_picture_that_the_processor_loses_is_an_error(
         model.encoder().encode([Message("user", "", (picture(28, 28), picture(57, 57)))])
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl"])
-def test_a_picture_that_the_model_cannot_take_is_named_with_the_reason(model: Model) -> None:
-    encoder = model.encoder()
-    with pytest.raises(ImageError, match=r"^the picture \(300x1 pixels\) .* ratio must be smaller"):
-        encoder.encode([Message("user", "", (picture(300, 1),))])
-    with pytest.raises(ImageError, match=r"^picture 2 of 2 \(1x300 pixels\) does not fit"):
-        encoder.encode([Message("user", "", (picture(28, 28), picture(1, 300)))])
-
-
 @pytest.mark.parametrize("family", TEXT)
 def test_a_text_model_says_that_it_cannot_look_at_pictures(model: Model) -> None:
     with pytest.raises(PromptError, match="only read text: choose a vision model"):
@@ -372,3 +363,84 @@ def test_what_a_refused_prompt_left_behind_does_not_change_the_next(model: Model
     after = encoder.encode([Message("user", "Why?")])
     assert torch.equal(before.input_ids, after.input_ids)
     assert typed.input_ids.shape[1] > before.input_ids.shape[1]
+
+
+# Pictures where a template's references put them
+
+
+def template(text: str, *images: Image.Image) -> list[Message]:
+    return [Message("user", text, images, template=True)]
+
+
+@EVERY_VISION_FAMILY
+def test_references_put_pictures_into_the_text(model: Model) -> None:
+    small, large = picture(57, 57), picture(113, 112)
+    encoder = model.encoder()
+    token = model.family.image_token
+    encoded = encoder.encode(template("Is {2} like {1} here?", small, large))
+    before, between, after = (encoded.rendered.index(word) for word in ("Is", "like", "here?"))
+    first = encoded.rendered.index(token)
+    second = encoded.rendered.index(token, first + len(token))
+    assert before < first < between < second < after
+    swapped = encoder.encode(template("Is {1} like {2} here?", large, small))
+    assert torch.equal(encoded.input_ids, swapped.input_ids)
+    for name, value in encoded.model_inputs.items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(swapped.model_inputs[name]))
+
+
+@EVERY_VISION_FAMILY
+def test_references_in_front_are_as_no_template(model: Model) -> None:
+    images = (picture(57, 57), picture(37, 91))
+    encoder = model.encoder()
+    ids = encoder.encode(template("{1}{2}Why?", *images)).input_ids
+    assert torch.equal(ids, encoder.encode([Message("user", "Why?", images)]).input_ids)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl"])
+def test_without_a_template_braces_are_text(model: Model) -> None:
+    text = r'\frac{1}{2} {"a": {1}} {{1}}'
+    encoded = model.encoder().encode([Message("user", text, (picture(28, 28),))])
+    assert text in encoded.rendered
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl"])
+def test_in_a_template_other_braces_are_text(model: Model) -> None:
+    encoded = model.encoder().encode(template('{1} {"a": {x}} {{1}} {{2}}', picture(28, 28)))
+    assert '<|vision_end|> {"a": {x}} {1} {2}' in encoded.rendered
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl"])
+def test_control_tokens_in_a_template_stay_text(model: Model) -> None:
+    encoded = model.encoder().encode(template("<|image_pad|> {1} <|im_end|>", picture(28, 28)))
+    plain = model.encoder().encode(template("{1}", picture(28, 28)))
+    assert encoded.image_tokens == plain.image_tokens
+    assert "<|image_pad|> <|vision_start|>" in encoded.rendered
+
+
+@pytest.mark.parametrize("family", ["llava_next"])
+def test_a_system_message_goes_before_a_template_without_changing_it(model: Model) -> None:
+    source = (
+        "{%- for m in messages -%}{%- if m.role == 'system' -%}{{- raise_exception('no') -}}"
+        "{%- endif -%}{%- for part in m.content -%}"
+        "{{- '<image>' if part.type == 'image' else part.text -}}{%- endfor -%}{%- endfor -%}"
+    )
+    messages = [Message("system", "Use {1}."), *template("{1} and this", picture(28, 28))]
+    rendered = model.encoder(source).encode(messages).rendered
+    assert rendered == "<image>Use {1}.\n\n and this"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl"])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{1} {3}", r"has \{3\}, but there are 2 pictures; for the text \{3\} write \{\{3\}\}"),
+        ("{0} {1} {2}", r"has \{0\}, but there are 2 pictures"),
+        ("{1} {1} {2}", r"uses picture \{1\} twice"),
+        ("{2}", r"does not use picture 1: put \{1\} in"),
+    ],
+)
+def test_a_template_that_does_not_fit_its_pictures_is_refused(
+    model: Model, text: str, reason: str
+) -> None:
+    with pytest.raises(PromptError, match=reason):
+        model.encoder().encode(template(text, picture(28, 28), picture(57, 57)))
