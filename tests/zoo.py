@@ -77,7 +77,9 @@ class Zoo:
         vision = "preprocessor_config.json" in FAMILIES[family].files
         auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
         folder = self.folder_of(family, penalty)
-        model = auto.from_pretrained(folder, dtype=torch.float32)
+        # In some releases Gemma 2's `sdpa` forgets the cap of its products.
+        attention = "eager" if family == "gemma2" else "sdpa"
+        model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
         return model.to(dtype).eval()
 
     def _answer_all(
