@@ -153,6 +153,7 @@ def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str 
         "attn_implementation": {"text_config": TREE_ATTENTION} if vision else TREE_ATTENTION,
         "trust_remote_code": False,
         "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # refused below, by name
         **reader.hub,
     }
     if device_map or quantised:
@@ -160,10 +161,13 @@ def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str 
     disable_progress_bar()  # of reading weights; a download's is the Hub's own and stays
     auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
     model, loaded = auto.from_pretrained(reader.source, **options)
-    missing = sorted(loaded["missing_keys"])
-    if missing:
-        rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(f"{reader.name}: the checkpoint lacks the weights {missing[0]}{rest}")
+    wrong = sorted(loaded["missing_keys"]) + sorted(key for key, *_ in loaded["mismatched_keys"])
+    if wrong:
+        rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise ModelError(
+            f"{reader.name}: weights are missing or have another shape than the config says: "
+            f"{wrong[0]}{rest}"
+        )
     return model.eval() if device_map or quantised else model.to(place).eval()
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.catalogue import MODELS, is_cached
+from engine.families import FAMILIES
 
 
 def print_models() -> None:
@@ -15,6 +16,7 @@ def print_models() -> None:
         table.add_column(heading, no_wrap=True)
     for model in MODELS:
         here = "yes" if is_cached(model.id) else "no"
-        table.add_row(model.alias, model.model_type, model.size, model.licence, here, model.id)
+        family = FAMILIES[model.model_type].name
+        table.add_row(model.alias, family, model.size, model.licence, here, model.id)
     # A narrow terminal wraps lines, where Rich would cut them.
     Console(file=sys.stdout, width=200, markup=False, highlight=False).print(table)

@@ -3,12 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
+from engine.catalogue import MODELS
+from engine.events import Notice
+from engine.sizes import PixelLimits
 from engine.stats import DecodeStats
+from recap_cli import sessions
 from tests.recap_cli.conftest import ROOT, Outcome
+from tests.recap_cli.fakes import FakeSession
 
 Recap = Callable[..., Outcome]
 Stdin = Callable[[bytes], None]
@@ -254,3 +260,73 @@ class TestJson:
     def test_bytes_that_are_no_text_do_not_break_it(self, recap: Recap) -> None:
         outcome = recap("generate", "-m", "missing", "--json", "-q", "-s", "\udcff", "a")
         assert json.loads(outcome.stdout)["system"] == "?"
+
+
+class TestDryRun:
+    """The request is read and counted, and nothing is computed."""
+
+    def test_the_prompt_is_on_stdout_and_the_counts_on_stderr(
+        self, recap: Recap, pictures: list[Path]
+    ) -> None:
+        outcome = recap("generate", "-m", "missing", "--dry-run", "-i", str(pictures[0]), "hi you")
+        assert outcome == Outcome(
+            0,
+            "<user>hi you\n",
+            "recap: loading missing ...\nrecap: 3 text + 4 image + 20 answer tokens of 64\n",
+        )
+
+    def test_quiet_leaves_the_prompt(self, recap: Recap) -> None:
+        assert echo(recap, "--dry-run", "hi") == Outcome(0, "<user>hi\n", "")
+
+    def test_as_json(self, recap: Recap) -> None:
+        record = json.loads(echo(recap, "--dry-run", "--json", "hi").stdout)
+        assert record["rendered_prompt"] == "<user>hi"
+        counts = ("prompt_tokens", "image_tokens", "max_tokens", "context_length")
+        assert [record[name] for name in counts] == [7, 0, 20, 64]
+        assert (record["text"], record["finish_reason"], record["error"]) == ("", None, None)
+
+
+def test_flags_of_the_request_reach_the_session(
+    recap: Recap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, object] = {}
+
+    def make_request(prompt: str, system: str | None, images: object, **options: object) -> object:
+        seen.update(options)
+        return SimpleNamespace(prompt=prompt, images=images)
+
+    monkeypatch.setattr(sessions, "make_request", make_request)
+    flags = ["--stop", "a", "--stop", "\n", "--max-pixels", "9", "--min-pixels", "4", "--template"]
+    assert echo(recap, *flags, "hi").code == 0
+    assert list(seen["stop"]) == ["a", "\n"]  # type: ignore[call-overload]
+    assert (seen["pixels"], seen["template"]) == (PixelLimits(4, 9), True)
+
+
+def test_impossible_limits_of_pixels_are_wrong_usage(recap: Recap) -> None:
+    outcome = echo(recap, "--max-pixels", "4", "--min-pixels", "9", "hi")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        "recap: error: --min-pixels 9 is above --max-pixels 4\n",
+    )
+
+
+def test_a_note_of_the_memory_is_shown_also_when_the_request_fails(
+    recap: Recap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSession, "save_memory", lambda _: [Notice("not kept")])
+    outcome = recap("generate", "-m", "broken", "a b c")
+    assert outcome.code == 1
+    note, error = outcome.stderr.splitlines()[-2:]
+    assert note == "recap: note: not kept"
+    assert error.startswith("recap: error: the model broke")
+
+
+def test_list_models_shows_each_with_its_family_and_licence(recap: Recap) -> None:
+    outcome = recap("generate", "--list-models")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    head, *rows = [line.split() for line in outcome.stdout.splitlines()]
+    assert head == ["NAME", "FAMILY", "SIZE", "LICENCE", "HERE", "MODEL"]
+    assert [row[0] for row in rows] == [model.alias for model in MODELS]
+    assert [row[-1] for row in rows] == [model.id for model in MODELS]
+    by_name = {row[0]: row for row in rows}
+    assert by_name["qwen2.5-vl-7b"][1:-2] == ["Qwen2.5-VL", "8.3B", "Apache-2.0"]
