@@ -43,8 +43,9 @@ def limited(
     """Pictures within limits, or the processor's own options that bring them there.
 
     Processors with a budget of pixels get it as it stands, and round to their patches. For the
-    others pictures are scaled first; those that scale every picture to one longest side, whatever
-    it was before, are told the side that suits all pictures.
+    others pictures are scaled first. Of those, some scale every picture to one longest side
+    (Idefics3), and are told the side that suits all pictures; some tile every picture (InternVL),
+    and are told how many tiles the limit holds.
 
     Returns:
         The pictures, and what the processor is called with beside them.
@@ -55,10 +56,18 @@ def limited(
     if "max_pixels" in getattr(image_processor.valid_kwargs, "__annotations__", ()):
         return images, {"size": _budget(image_processor.size, limits)}
     scaled = [_scaled(image, limits) for image in images]
-    if getattr(image_processor, "do_image_splitting", None) is None:
-        return scaled, {}
-    longest = min(max(image.size) for image in scaled)
-    return scaled, {"size": {"longest_edge": min(longest, image_processor.size["longest_edge"])}}
+    return scaled, _options(image_processor, images, limits.most) if limits.most else {}
+
+
+def _options(image_processor: Any, images: Sequence[Image.Image], most: int) -> dict[str, Any]:
+    own = image_processor.size
+    if hasattr(image_processor, "do_image_splitting"):
+        sides = [int(max(i.size) * sqrt(most / (i.width * i.height))) for i in images]
+        return {"size": {"longest_edge": min(own["longest_edge"], *sides)}}
+    if hasattr(image_processor, "max_patches"):
+        tiles = most // (own["height"] * own["width"])
+        return {"max_patches": max(1, min(image_processor.max_patches, tiles))}
+    return {}
 
 
 def _least_side(image_processor: Any) -> int:

@@ -16,7 +16,7 @@ from tests.zoo import Zoo, finished, session
 
 VISION = tuple(sorted(name for name, family in FAMILIES.items() if family.vision))
 BUDGETED = ("glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")
-SCALED = ("idefics3", "mistral3", "pixtral", "smolvlm")
+SCALED = ("idefics3", "internvl", "mistral3", "pixtral", "smolvlm")
 ODD = ((1, 1), (2, 3), (300, 1), (1, 300), (3000, 2), (5, 900))
 
 
@@ -35,6 +35,8 @@ def test_fewer_pixels_are_fewer_tokens(encoder: PromptEncoder) -> None:
     own = tokens(encoder, large, PixelLimits())
     assert tokens(encoder, large, PixelLimits(most=60 * 60)) < own
     assert tokens(encoder, large, PixelLimits(most=10**9)) == own
+    small = picture(30, 20)
+    assert tokens(encoder, small, PixelLimits(1, 10**6)) == tokens(encoder, small, PixelLimits())
 
 
 @pytest.mark.parametrize("family", BUDGETED, scope="module")
