@@ -36,7 +36,7 @@ def test_fewer_pixels_are_fewer_tokens(encoder: PromptEncoder) -> None:
     assert tokens(encoder, large, PixelLimits(most=60 * 60)) < own
     assert tokens(encoder, large, PixelLimits(most=10**9)) == own
     small = picture(30, 20)
-    assert tokens(encoder, small, PixelLimits(1, 10**6)) == tokens(encoder, small, PixelLimits())
+    assert tokens(encoder, small, PixelLimits(most=10**6)) == tokens(encoder, small, PixelLimits())
 
 
 @pytest.mark.parametrize("family", BUDGETED, scope="module")
