@@ -8,8 +8,8 @@ ranks on its way from the root. The prompt's predictions are not used.
 The published matrix starts with zeros, so that its trees are always full, of token 0 where nothing
 is known; here such nodes are left out. Of equal tokens in one tree the last one's prediction stays;
 on a GPU, where all are written at once, it may be any. The smaller trees are ours, as only one size
-is published: N nodes are those with most nodes of "2.2.2" below them, which tells how likely its
-authors found them, and of equals those of the better ranks.
+is published: the first N nodes that can be filled, those with most nodes of "2.2.2" below them
+first, which tells how likely its authors found them, and of equals those of the better ranks.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ class TemplateNode(NamedTuple):
     rank: int
 
 
-def template(nodes: int) -> list[TemplateNode]:
-    """The best nodes of "2.2.2", breadth first; at most 80."""
+def template() -> list[TemplateNode]:
+    """The 80 nodes of "2.2.2", the best first; a parent stands before its children."""
     widths = (item.split(":") for item in WIDTHS.split())
     paths = [f"{path}{rank}" for path, width in widths for rank in range(int(width))]
 
@@ -49,13 +49,13 @@ def template(nodes: int) -> list[TemplateNode]:
         below = sum(other.startswith(path) for other in paths)
         return -below, sum(map(int, path)), path
 
-    chosen = sorted(sorted(paths, key=worth)[:nodes], key=lambda path: (len(path), path))
-    index = {path: i for i, path in enumerate(["", *chosen])}
-    return [TemplateNode(index[path[:-1]], int(path[-1])) for path in chosen]
+    paths.sort(key=worth)
+    index = {path: i for i, path in enumerate(["", *paths])}
+    return [TemplateNode(index[path[:-1]], int(path[-1])) for path in paths]
 
 
 class TokenRecyclingDrafter(PlainDrafter):
-    """The best `nodes` of the tree, as far as the matrix knows them."""
+    """The best `nodes` of the tree that the matrix can fill."""
 
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]
@@ -63,17 +63,19 @@ class TokenRecyclingDrafter(PlainDrafter):
         super().__init__()
         self.k = options.k
         self.adjacency = Adjacency(memory, placeholders)
-        self._deepest = options.max_depth
-        self._template = template(options.nodes)
+        self._options = options
+        self._template = template()
         self._tree = DraftTree([self._last])
 
     def propose(self, max_depth: int) -> DraftTree:
         """Fill the template from the root on."""
-        max_depth = min(max_depth, self._deepest)
+        max_depth = min(max_depth, self._options.max_depth)
         self._tree = tree = DraftTree([self._last])
         filled: list[int | None] = [0]
         followers: dict[int, list[tuple[int, float]]] = {}
         for above, rank in self._template:
+            if len(tree) > self._options.nodes:
+                break
             parent = filled[above]
             filled.append(None)
             if parent is None or tree.depths[parent] >= max_depth:
