@@ -26,7 +26,8 @@ class Target:
         """`model`: a transformers model for causal or image-text-to-text generation, in eval mode,
         loaded with the attention of `engine.attention`."""
         self.model = model
-        self.device: torch.device = model.device
+        # Where a prompt enters; layers may be elsewhere, and move what they get themselves.
+        self.device: torch.device = model.get_input_embeddings().weight.device
         self._mrope = family.rope == "mrope"
         self._cache_name = _cache_argument(model)
         self._masks = _LayerMasks(model)
@@ -71,7 +72,7 @@ class Target:
         logits: Tensor = self._head(self._prompt_hidden[0].index_select(0, rows))
         if self._softcap is not None:  # as the model's forward does it behind the head
             logits = self._softcap * torch.tanh(logits / self._softcap)
-        return logits.float()
+        return logits.to(self.device).float()
 
     def forget_prompt(self) -> None:
         """Give back the prompt's hidden states; `prompt_logits` cannot be called after this."""
@@ -106,7 +107,7 @@ class Target:
             **{self._cache_name: self._cache},
             **inputs,
         )
-        return output.logits  # type: ignore[no-any-return]
+        return output.logits.to(self.device)  # type: ignore[no-any-return]
 
     def _own(self, value: Tensor) -> Tensor:
         """On the model's device; pictures in its precision."""
@@ -127,7 +128,7 @@ class _LayerMasks:
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config()
         self._dtype = model.dtype
-        self._device = model.device
+        self._device = model.get_input_embeddings().weight.device
         self._window: int | None = getattr(config, "sliding_window", None)
         # Mistral's config has no layer types: every layer has the window, if there is one.
         only = "full_attention" if self._window is None else "sliding_attention"
