@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from engine.attention import NAME as TREE_ATTENTION
 from engine.catalogue import resolved
 from engine.demo import MODEL_DIR
-from engine.errors import ModelError, UsageError
+from engine.errors import ModelError, RecapError, UsageError
 from engine.families import Family, family_of
 from engine.processors import load_processor
 from engine.prompts import PromptEncoder
@@ -99,8 +99,8 @@ def load_reader(name: str) -> Reader:
     """
     name = resolved(name)
     source = str(MODEL_DIR) if name == DEMO_MODEL else _source(name)
-    with _explained(name):
-        hub = {} if Path(source).is_dir() else {"local_files_only": not _hub_answers()}
+    hub = {} if Path(source).is_dir() else {"local_files_only": not _hub_answers()}
+    with _explained(name, hub):
         config = _config(name, source, hub)
         family = family_of(config)
         encoder = PromptEncoder(load_processor(source, family, **hub), family, config)
@@ -130,7 +130,7 @@ def load_model(
     if device_map:
         _require("--device-map", "accelerate", "'recap-vlm[accelerate]'")
     reader = load_reader(name)
-    with _explained(reader.name):
+    with _explained(reader.name, reader.hub):
         model = _weights(reader, place, dtype, device_map)
     return LoadedModel(
         name=reader.name,
@@ -285,19 +285,26 @@ def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _explained(name: str, hub: dict[str, Any]) -> Iterator[None]:
     """Turn what transformers and the Hub raise into one line."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+    except RecapError:
+        raise
+    except Exception as error:  # also those of the HTTP library, which varies with the Hub's client
         cause: BaseException | None = error
         while cause is not None:
             for kind, reason in _REASONS.items():
                 if isinstance(cause, kind):
                     raise ModelError(f"{name}: {reason}") from error
             cause = cause.__cause__ or cause.__context__
-        line = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ModelError(f"{name}: cannot be loaded: {line}") from error
+        what = "" if isinstance(error, _PLAIN) else f"{type(error).__name__}: "
+        line = str(error).strip().partition("\n")[0]
+        only = "; huggingface.co is unreachable" if hub.get("local_files_only") else ""
+        raise ModelError(f"{name}: cannot be loaded: {what}{line}{only}") from error
+
+
+_PLAIN = (OSError, ValueError, RuntimeError, ImportError)  # their messages say what is wrong
 
 
 _REASONS: dict[type[BaseException], str] = {

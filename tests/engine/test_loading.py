@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
+from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
 
 from engine import loading
@@ -142,6 +143,37 @@ def test_without_network_a_cached_model_loads_at_once(
 def test_without_network_a_model_that_is_not_here_is_one_line() -> None:
     message = "^someone/tiny: not in the local cache, and huggingface.co is unreachable$"
     with pytest.raises(ModelError, match=message):
+        load_reader("someone/tiny")
+
+
+def test_without_network_a_half_downloaded_model_is_one_line(zoo: Zoo, cache: Path) -> None:
+    put(zoo.folder_of("llama", None), cache, "someone/tiny")
+    for weights in cache.rglob("*.safetensors"):
+        weights.unlink()
+    with pytest.raises(
+        ModelError, match=r"does not .* have a file .*huggingface.co is unreachable$"
+    ):
+        load_model("someone/tiny")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (hub_errors.GatedRepoError, "access must be asked for on huggingface.co"),
+        (hub_errors.RepositoryNotFoundError, "no such model on huggingface.co"),
+        (EOFError, "cannot be loaded: EOFError: "),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(
+    kind: type[Exception], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        if kind is EOFError:
+            raise kind
+        raise OSError("You are trying to\nread this") from kind.__new__(kind)
+
+    monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", refuse)
+    with pytest.raises(ModelError, match=f"^someone/tiny: {reason}"):
         load_reader("someone/tiny")
 
 
