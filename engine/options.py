@@ -19,6 +19,8 @@ class DrafterOptions:
     Attributes:
         k: next tokens kept of each prediction.
         nodes: most draft tokens a verify pass carries beside the root; 0 is plain decoding.
+        adaptive: whether a tree ends where the measured cost of a pass says that one more node
+            would not pay; else it takes `nodes` as far as guesses reach.
         max_depth: longest path of draft tokens.
         min_probability: a candidate whose path probability is below this is not worth a slot.
         specificity: weights of one-, two- and three-token keys when their predictions are fused;
@@ -33,15 +35,16 @@ class DrafterOptions:
     """
 
     k: int = 8
-    nodes: int = 16
+    nodes: int = 48
+    adaptive: bool = True
     max_depth: int = 16
-    min_probability: float = 0.02
+    min_probability: float = 0.01
     specificity: tuple[float, float, float] = (1.0, 2.0, 4.0)
     entropy_weighting: bool = True
     suffix: bool = True
     suffix_min_match: int = 2
-    suffix_base: float = 0.5
-    suffix_gain: float = 0.7
+    suffix_base: float = 0.2
+    suffix_gain: float = 0.8
     seeding: bool = True
     persistence: bool = True
 

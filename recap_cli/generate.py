@@ -11,8 +11,6 @@ from engine.options import DrafterOptions
 from recap_cli import options, sessions
 from recap_cli.models import print_models
 
-_DEFAULT_NODES = DrafterOptions().nodes
-
 
 def generate(
     prompt: Annotated[
@@ -48,7 +46,7 @@ def generate(
     max_tokens: options.MaxTokensFlag = None,
     stop: options.StopFlag = None,
     method: options.MethodFlag = options.Method.RECAP,
-    nodes: options.NodesFlag = _DEFAULT_NODES,
+    nodes: options.NodesFlag = None,
     memory: options.MemoryFlag = None,
     no_memory: options.NoMemoryFlag = False,
     json: options.JsonFlag = False,
@@ -99,7 +97,7 @@ def generate(
         method=method,
         memory=not no_memory,
         memory_file=Path(memory).expanduser() if memory is not None else None,
-        drafter=DrafterOptions(nodes=nodes),
+        drafter=_drafter(nodes),
     )
     question = Question(
         model=model,
@@ -118,3 +116,7 @@ def generate(
     shown = False if json and stats is None else stats
     view = View(text=not json, stream=not no_stream, stats=shown, quiet=quiet)
     answer(question, open_session, view, json=json, dry_run=dry_run)
+
+
+def _drafter(nodes: int | None) -> DrafterOptions:
+    return DrafterOptions() if nodes is None else DrafterOptions(nodes=nodes, adaptive=False)

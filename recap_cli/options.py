@@ -187,9 +187,13 @@ MethodFlag = Annotated[
     ),
 ]
 NodesFlag = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--nodes", metavar="N", help="Most draft tokens in a pass.", rich_help_panel=DECODING
+        "--nodes",
+        metavar="N",
+        help="Draft tokens in a pass; by default as many as pay on this machine.",
+        show_default=False,
+        rich_help_panel=DECODING,
     ),
 ]
 MemoryFlag = Annotated[

@@ -89,7 +89,7 @@ def test_whatever_is_drafted_the_text_is_the_target_s_own(chance: int) -> None:
 def test_recap_gives_the_target_s_text_and_learns_to_draft_it(order: int, nodes: int) -> None:
     model = markov(VOCAB, order, seed=order)
     text = greedy(model, PROMPT, 200)
-    drafter = RecapDrafter(DrafterOptions(nodes=nodes), TokenMemory(), frozenset())
+    drafter = RecapDrafter(DrafterOptions(nodes=nodes, adaptive=False), TokenMemory(), frozenset())
     stats = DecodeStats()
     passes = answered(
         FakeTarget(model, PROMPT), drafter, PROMPT, text[0], Limits(200, NEVER), stats=stats

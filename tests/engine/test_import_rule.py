@@ -22,6 +22,7 @@ LAYERS = (
         "stats",
         "memory",
         "suffix",
+        "budget",
         "kv_cache",
         "attention",
         "logits",

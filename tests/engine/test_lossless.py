@@ -29,7 +29,7 @@ CASES = pytest.mark.parametrize(
         if penalty is None or family in FLAGSHIPS
     ],
 )
-BUSHY = DrafterOptions(nodes=48, min_probability=0.0, suffix_min_match=1)
+BUSHY = DrafterOptions(nodes=48, adaptive=False, min_probability=0.0, suffix_min_match=1)
 """Drafts whatever a memory holds, however unlikely."""
 
 

@@ -42,7 +42,7 @@ def full_token_memory(rng: np.random.Generator) -> TokenMemory:
 @pytest.mark.parametrize("nodes", [16, 32])
 def test_a_pass_of_recap(benchmark: Any, nodes: int) -> None:
     rng = np.random.default_rng(0)
-    options = DrafterOptions(nodes=nodes, min_probability=0.0)
+    options = DrafterOptions(nodes=nodes, adaptive=False, min_probability=0.0)
     drafter = RecapDrafter(options, full_token_memory(rng), frozenset())
     assert benchmark(passes(drafter, rng, nodes)) == nodes + 1
 

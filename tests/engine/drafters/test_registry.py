@@ -25,7 +25,7 @@ VOCAB, PROMPT = 24, (3, 1, 4, 1, 5)
 
 
 def drafter(method: Method, memory: TokenMemory | None = None, **options: int) -> Drafter:
-    chosen = DrafterOptions(min_probability=0.0, **options)  # type: ignore[arg-type]
+    chosen = DrafterOptions(adaptive=False, min_probability=0.0, **options)  # type: ignore[arg-type]
     return METHODS[method].make(chosen, memory or TokenMemory(), PICTURE)
 
 
