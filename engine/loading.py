@@ -161,14 +161,23 @@ def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str 
     disable_progress_bar()  # of reading weights; a download's is the Hub's own and stays
     auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
     model, loaded = auto.from_pretrained(reader.source, **options)
-    wrong = sorted(loaded["missing_keys"]) + sorted(key for key, *_ in loaded["mismatched_keys"])
+    _check_complete(reader.name, loaded)
+    return model.eval() if device_map or quantised else model.to(place).eval()
+
+
+def _check_complete(name: str, loaded: dict[str, Any]) -> None:
+    """Refuse what transformers only warns of: weights that it filled with random numbers.
+
+    Vision towers are published without layers that nobody reads; that they lack some is no fault.
+    """
+    missing = [key for key in loaded["missing_keys"] if "vision" not in key and "visual" not in key]
+    wrong = sorted(missing) + sorted(key for key, *_ in loaded["mismatched_keys"])
     if wrong:
         rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ModelError(
-            f"{reader.name}: weights are missing or have another shape than the config says: "
+            f"{name}: weights are missing or have another shape than the config says: "
             f"{wrong[0]}{rest}"
         )
-    return model.eval() if device_map or quantised else model.to(place).eval()
 
 
 def _check_quantiser(name: str, config: Any) -> bool:
