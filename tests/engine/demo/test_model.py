@@ -172,8 +172,7 @@ def test_the_picture_in_the_repository_is_a_held_out_scene(answerer: Answerer) -
     drawn, scene = draw_scene(1_006_925)
     with Image.open(MODEL_DIR.parent / "scene.png") as picture:
         assert np.array_equal(np.asarray(picture), np.asarray(drawn))
-    answers = answerer.answer([drawn] * 2, [[("describe", None)], [("in detail", None)]])
-    assert answers == [scene.description("describe"), scene.description("in detail")]
+    assert answerer.answer([drawn], [[("describe", None)]]) == [scene.description("describe")]
 
 
 def test_all_colours_and_kinds_are_told_apart(answerer: Answerer) -> None:
