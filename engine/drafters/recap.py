@@ -164,12 +164,11 @@ class RecapDrafter:
         fused = fuse(retrieved, options.specificity, copied, options.entropy_weighting)
         longest = max((i for i, row in enumerate(retrieved) if row), default=0)
         survival = self._calibration.survival
-        candidates = [
-            _Child(survival(kind, claim), token, kind, claim)
-            for claim, token in fused
-            if claim > 0
-            for kind in (COPIED if (claim, token) == copied else longest,)
-        ]
+        candidates = []
+        for claim, token in fused:
+            kind = COPIED if (claim, token) == copied else longest
+            if claim > 0:
+                candidates.append(_Child(survival(kind, claim), token, kind, claim))
         candidates.sort(reverse=True)
         return _Children(retrieved, candidates)
 
