@@ -37,6 +37,7 @@ LAYERS = (
     {"counting"},
     {"session"},
     {"dry_run"},
+    {"bench"},
 )
 WITHOUT_TENSORS = ("errors", "options", "stats", "tree", "families", "suffix", "fusion", "events")
 KNOW_TRANSFORMERS = {
