@@ -115,6 +115,7 @@ class DecodeStats:
                 str(n): c for n, c in sorted(self.acceptance_histogram.items())
             },
             "acceptance_by_depth": [round(share, 4) for share in self.acceptance_by_depth],
+            "passes_by_depth": list(self.depth_reached),
             "sources": {
                 name: {
                     "drafted": self.source_drafted[name],

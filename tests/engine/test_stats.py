@@ -89,6 +89,7 @@ def test_measures_have_their_names_and_go_into_json() -> None:
     assert measures["draft_acceptance_rate"] == pytest.approx(3 / 7, abs=1e-4)
     assert measures["acceptance_histogram"] == {"1": 1, "2": 1, "3": 1}
     assert measures["acceptance_by_depth"] == [1.0, 0.5, 0.0]
+    assert measures["passes_by_depth"] == [2, 2, 1]
     assert measures["sources"]["token"] == {"drafted": 3, "accepted": 1}
     assert {"ttft_s", "decode_tokens_per_s", "ms_per_pass", "draft_ms_per_pass"} <= measures.keys()
 
