@@ -1,0 +1,177 @@
+"""The JSON document of a benchmark: what was run where, and one record a request.
+
+Every table can be made anew from it. Writes and reads it; measures nothing.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import orjson
+
+from engine.errors import UsageError
+
+FORMAT = 1
+"""Version of the document; a reader refuses any other."""
+
+StartedFrom = Literal["cold", "warm", "file", "none"]
+"""What a contender knew when a repetition began: nothing, the prompts themselves from a pass that
+was not recorded, or a memory's file; or it remembers nothing from one request to the next."""
+
+
+class Machine(TypedDict):
+    """Where it ran; `threads` are torch's, `gpu` is null where none was used."""
+
+    cpu: str
+    cores: int
+    threads: int
+    memory_bytes: int | None
+    platform: str
+    gpu: str | None
+
+
+class Settings(TypedDict):
+    """What all contenders had in common.
+
+    `started` is an ISO 8601 time. `memory_start` is `cold`, `warm` or a file's path. `prompts`
+    tells workloads of the same description apart: a fingerprint of all texts and picture sources.
+    `peak_memory` says what the records' `peak_memory_bytes` is a peak of: the one request, or the
+    process since it started.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    max_tokens: int
+    repetitions: int
+    warmup: int
+    memory_start: str
+    workload: str
+    prompts: str
+    turns: Literal["first", "all"]
+    peak_memory: Literal["request", "process"]
+    started: str
+
+
+class ContenderRow(TypedDict):
+    """A contender. `options` are those that are not `DrafterOptions`' defaults.
+
+    `method` is one of the registry's, `transformers` or `transformers-lookup`; `failed` says why a
+    contender answered nothing at all.
+    """
+
+    name: str
+    method: str
+    options: dict[str, Any]
+    memory: StartedFrom
+    failed: str | None
+
+
+class TaskRow(TypedDict):
+    """A task by its id; `turns` is their number."""
+
+    id: str
+    category: str
+    turns: int
+
+
+class Difference(TypedDict):
+    """Where an answer first leaves that of `plain` in the first repetition.
+
+    `position` counts tokens of the answer from 0. `gap` is the logit of plain's token minus that of
+    the other token in plain's own decoding; null where it was not measured, or where one answer is
+    the beginning of the other.
+    """
+
+    position: int
+    gap: float | None
+
+
+class Record(TypedDict):
+    """One request: a contender, a task, a turn (from 0), a repetition (from 0).
+
+    Times are in seconds; `total_s` is the whole request, opening and encoding pictures included.
+    `committed` holds the tokens that each verify pass committed, in order; the first token comes
+    from the prefill, so that they sum to one less than `token_ids`. All that follow `difference`
+    are `DecodeStats.measures()`. What a request that failed does not have is null, and so is what
+    cannot be seen of a contender outside our loop.
+    """
+
+    contender: str
+    task: str
+    category: str
+    turn: int
+    repetition: int
+    error: str | None
+    token_ids: list[int] | None
+    finish_reason: str | None
+    prompt_tokens: int | None
+    image_tokens: int | None
+    total_s: float | None
+    peak_memory_bytes: int | None
+    peak_gpu_memory_bytes: int | None
+    committed: list[int] | None
+    difference: Difference | None
+    new_tokens: int | None
+    passes: int | None
+    drafted_tokens: int | None
+    accepted_tokens: int | None
+    mean_acceptance_length: float | None
+    draft_acceptance_rate: float | None
+    acceptance_histogram: dict[str, int] | None
+    acceptance_by_depth: list[float] | None
+    passes_by_depth: list[int] | None
+    sources: dict[str, dict[str, int]] | None
+    ttft_s: float | None
+    encode_s: float | None
+    prefill_s: float | None
+    seed_s: float | None
+    decode_s: float | None
+    decode_tokens_per_s: float | None
+    ms_per_pass: float | None
+    draft_ms_per_pass: float | None
+
+
+class Document(TypedDict):
+    """A whole benchmark."""
+
+    format: int
+    machine: Machine
+    versions: dict[str, str | None]
+    settings: Settings
+    contenders: list[ContenderRow]
+    tasks: list[TaskRow]
+    records: list[Record]
+
+
+def to_json(document: Document) -> bytes:
+    """The document as one JSON object and a newline."""
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def to_jsonl(document: Document) -> bytes:
+    """Its records, one JSON object a line."""
+    return b"".join(
+        orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in document["records"]
+    )
+
+
+def read_document(path: Path) -> Document:
+    """Read what `to_json` wrote.
+
+    Raises:
+        UsageError: it cannot be read, or is no such document.
+    """
+    try:
+        document: Any = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"{path} is not JSON ({error}); name a file of --format json") from error
+    if not isinstance(document, dict) or Document.__required_keys__ - document.keys():
+        raise UsageError(f"{path} is no benchmark's document; name a file of --format json")
+    if document["format"] != FORMAT:
+        raise UsageError(
+            f"{path} has format {document['format']}, and this recap reads {FORMAT}; update it"
+        )
+    found: Document = document  # type: ignore[assignment]
+    return found
