@@ -14,6 +14,7 @@ import torch
 
 from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
+from engine.drafters.base import Drafter
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
 from engine.events import Committed, Event, Finished, FinishReason, Notice
@@ -97,8 +98,13 @@ class Session:
         notices: what the user should read about opening the session.
     """
 
-    def __init__(self, loaded: LoadedModel, options: SessionOptions) -> None:
-        """Make a session of a model that is loaded; `open` loads one by name."""
+    def __init__(
+        self, loaded: LoadedModel, options: SessionOptions, drafter: Drafter | None = None
+    ) -> None:
+        """Make a session of a model that is loaded; `open` loads one by name.
+
+        `drafter`: goes on with what another session's drafter knows; None makes a new one.
+        """
         self.model_name = loaded.name
         self.device = str(loaded.model.device)
         self.dtype = str(loaded.model.dtype).removeprefix("torch.")
@@ -114,7 +120,8 @@ class Session:
         method = METHODS[options.method]
         if method.remembers and options.drafter.persistence and options.memory:
             self._open_memory(options.memory_file)
-        self._drafter = method.make(options.drafter, self._memory, loaded.encoder.placeholder_ids)
+        placeholders = loaded.encoder.placeholder_ids
+        self._drafter = drafter or method.make(options.drafter, self._memory, placeholders)
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
