@@ -4,7 +4,7 @@ Every table can be made anew from it. Writes and reads it; measures nothing.
 """
 
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import orjson
 
@@ -93,7 +93,8 @@ class Record(TypedDict):
     `committed` holds the tokens that each verify pass committed, in order; the first token comes
     from the prefill, so that they sum to one less than `token_ids`. All that follow `difference`
     are `DecodeStats.measures()`. What a request that failed does not have is null, and so is what
-    cannot be seen of a contender outside our loop.
+    cannot be seen of a contender outside our loop. `pieces`, the text of each token, is there for
+    the demo model only: its attribute words are known, see `attributes`.
     """
 
     contender: str
@@ -129,6 +130,7 @@ class Record(TypedDict):
     decode_tokens_per_s: float | None
     ms_per_pass: float | None
     draft_ms_per_pass: float | None
+    pieces: NotRequired[list[str]]
 
 
 class Document(TypedDict):
