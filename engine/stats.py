@@ -82,6 +82,11 @@ class DecodeStats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
+    def tree_size(self) -> float:
+        """Drafted tokens / verify passes."""
+        return self.drafted / self.passes if self.passes else 0.0
+
+    @property
     def acceptance_by_depth(self) -> list[float]:
         """Share of the passes reaching depth d + 1 that accepted a node there, by d."""
         pairs = zip(self.depth_accepted, self.depth_reached, strict=True)

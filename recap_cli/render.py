@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from typing import Self, TextIO
 
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
 from engine.events import Committed, Encoded, Finished
-from engine.stats import DecodeStats
+from recap_cli.figures import progress, prompt_counts, summary
 from recap_cli.terminal import LiveLine, error_console, one_line, printable
 
 _REDRAW_S = 0.1
-_BARS = "▁▂▃▄▅▆▇█"
-_ASCII_BARS = ".:-=+*#@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,54 +158,3 @@ class Display:
 
 def _is_pipe(stream: TextIO) -> bool:
     return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
-
-
-def prompt_counts(event: Encoded | Finished) -> str:
-    """How long the prompt is, in words."""
-    images = f" ({event.image_tokens} image)" if event.image_tokens else ""
-    return f"{event.prompt_tokens} prompt tokens{images}"
-
-
-def progress(stats: DecodeStats) -> Text:
-    """The live line: most important figures first, since a narrow terminal cuts it."""
-    line = Text(f"{stats.new_tokens} tokens", "dim")
-    line.append(f"  {stats.decode_tokens_per_s:.1f} tok/s")
-    if stats.drafted:
-        line.append(f"  MAT {stats.mean_acceptance_length:.2f}")
-        line.append(f"  {_sources(stats)}")
-    return line
-
-
-def summary(event: Finished, *, ascii_only: bool = False) -> Table:
-    """The figures of a whole request, one kind a line."""
-    stats = event.stats
-    speed = f", then {stats.decode_tokens_per_s:.1f} tokens/s" if stats.passes else ""
-    rows = {
-        "tokens": f"{stats.new_tokens} ({event.finish_reason}) after {prompt_counts(event)}",
-        "time": f"first token {stats.ttft_s:.2f} s{speed}",
-    }
-    if stats.drafted:
-        drafts = f"{stats.accepted} of {stats.drafted} drafted"
-        rows["accepted"] = f"{drafts}, MAT {stats.mean_acceptance_length:.2f}"
-        rows["sources"] = _sources(stats)
-        rows["tokens/pass"] = histogram(stats, _ASCII_BARS if ascii_only else _BARS)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, figures in rows.items():
-        table.add_row(label, figures)
-    return table
-
-
-def histogram(stats: DecodeStats, bars: str = _BARS) -> str:
-    """Passes by tokens committed: tokens, a bar relative to the highest, passes."""
-    counts = sorted(stats.acceptance_histogram.items())
-    most = max((passes for _, passes in counts), default=1)
-    top = len(bars) - 1
-    return "  ".join(f"{length} {bars[round(top * n / most)]} {n}" for length, n in counts)
-
-
-def _sources(stats: DecodeStats) -> str:
-    """Where the accepted draft tokens came from, the most first."""
-    used = sorted(stats.source_accepted.items(), key=lambda item: -item[1])
-    return "  ".join(f"{name} {count}" for name, count in used if count) or "nothing accepted"

@@ -76,9 +76,13 @@ def test_speeds_are_of_the_passes_alone() -> None:
     assert stats.draft_ms_per_pass == pytest.approx(10.0)
 
 
+def test_the_size_of_a_tree_is_a_mean_over_passes() -> None:
+    assert three_passes().tree_size == pytest.approx(7 / 3)
+
+
 def test_before_the_first_pass_every_measure_is_zero() -> None:
     stats = DecodeStats()
-    assert stats.mean_acceptance_length == stats.draft_acceptance_rate == 0
+    assert stats.mean_acceptance_length == stats.draft_acceptance_rate == stats.tree_size == 0
     assert stats.decode_tokens_per_s == stats.ms_per_pass == stats.draft_ms_per_pass == 0
     assert stats.acceptance_by_depth == []
 

@@ -23,7 +23,7 @@ def unwrapped(terminal: Terminal) -> str:
 def test_live_figures_stand_below_the_text(spawn: Spawn) -> None:
     terminal = spawn("generate", "-m", "patient", "hello")
     terminal.until("tok/s")
-    assert terminal.screen.text == "wait\n2 tokens  4.0 tok/s  MAT 2.00  suffix 1"
+    assert terminal.screen.text == "wait\n2 tokens  4.0 tok/s  MAT 2.00  tree 1.0  suffix 100%"
     terminal.child.sendintr()
     assert terminal.end() == 130
 

@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from engine.events import Encoded, Finished
+from engine.events import Encoded, Finished, FinishReason
 from engine.stats import DecodeStats
-from recap_cli.render import histogram, progress, prompt_counts, summary
+from recap_cli.figures import brief, histogram, progress, prompt_counts, sparkline, summary
 
 
 def test_bars_are_relative_to_the_most_passes() -> None:
@@ -34,7 +34,23 @@ def test_plain_decoding_has_no_drafts_to_speak_of() -> None:
 def test_drafts_name_their_sources_the_most_fruitful_first() -> None:
     stats = DecodeStats(new_tokens=9, passes=3, pass_tokens=8, decode_s=2, drafted=20, accepted=5)
     stats.source_accepted |= {"token": 1, "suffix": 4}
-    assert progress(stats).plain == "9 tokens  4.0 tok/s  MAT 2.67  suffix 4  token 1"
+    assert progress(stats).plain == (
+        "9 tokens  4.0 tok/s  MAT 2.67  tree 6.7  suffix 80%  token 20%"
+    )
+
+
+@pytest.mark.parametrize(("reason", "ending"), [("stop", ""), ("interrupt", " (interrupt)")])
+def test_an_answer_in_brief_says_why_it_ended_early(reason: FinishReason, ending: str) -> None:
+    stats = DecodeStats(new_tokens=3, ttft_s=0.25, passes=2, pass_tokens=2, decode_s=0.5)
+    finished = Finished([1, 2, 3], "x", reason, 5, 0, stats)
+    assert brief(finished).plain == f"3 tokens{ending}  first 0.25 s  4.0 tok/s"
+
+
+@pytest.mark.parametrize(
+    ("values", "line"), [([1.0, 2.0, 3.0], "▁▅█"), ([0.0, 1.0], "▁▁"), ([], "")]
+)
+def test_a_sparkline_begins_at_its_low_end(values: list[float], line: str) -> None:
+    assert sparkline(values, 1.0) == line
 
 
 def test_drafts_that_were_never_right_are_said_to_be() -> None:

@@ -1,0 +1,97 @@
+"""Measures as text for people: the live line, an answer's summary, bars and sparklines.
+
+Computes no measure (see `engine.stats`), and draws nothing itself.
+"""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from engine.events import Encoded, Finished
+from engine.stats import DecodeStats
+
+BARS = "▁▂▃▄▅▆▇█"
+ASCII_BARS = ".:-=+*#@"
+_NOTHING = "nothing accepted"
+
+
+def prompt_counts(event: Encoded | Finished) -> str:
+    """How long the prompt is, in words."""
+    images = f" ({event.image_tokens} image)" if event.image_tokens else ""
+    return f"{event.prompt_tokens} prompt tokens{images}"
+
+
+def progress(stats: DecodeStats) -> Text:
+    """The live line: most important figures first, since a narrow terminal cuts it."""
+    return Text(f"{stats.new_tokens} tokens{_pace(stats)}", "dim")
+
+
+def brief(event: Finished) -> Text:
+    """An answer's figures on one line; it may be cut."""
+    ending = "" if event.finish_reason == "stop" else f" ({event.finish_reason})"
+    line = Text(f"{event.stats.new_tokens} tokens{ending}", "dim")
+    line.append(f"  first {event.stats.ttft_s:.2f} s")
+    return line.append(_pace(event.stats))
+
+
+def summary(event: Finished, *, ascii_only: bool = False) -> Table:
+    """The figures of a whole request, one kind a line."""
+    stats = event.stats
+    speed = f", then {stats.decode_tokens_per_s:.1f} tokens/s" if stats.passes else ""
+    rows = {
+        "tokens": f"{stats.new_tokens} ({event.finish_reason}) after {prompt_counts(event)}",
+        "time": f"first token {stats.ttft_s:.2f} s{speed}",
+    }
+    if stats.drafted:
+        drafts = f"{stats.accepted} of {stats.drafted} drafted"
+        rows["accepted"] = f"{drafts}, MAT {stats.mean_acceptance_length:.2f}"
+        rows["sources"] = _sources(stats)
+        rows["tokens/pass"] = histogram(stats, ASCII_BARS if ascii_only else BARS)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, figures in rows.items():
+        table.add_row(label, figures)
+    return table
+
+
+def histogram(stats: DecodeStats, bars: str = BARS) -> str:
+    """Passes by tokens committed: tokens, a bar relative to the highest, passes."""
+    counts = sorted(stats.acceptance_histogram.items())
+    most = max((passes for _, passes in counts), default=1)
+    top = len(bars) - 1
+    return "  ".join(f"{length} {bars[round(top * n / most)]} {n}" for length, n in counts)
+
+
+def sparkline(values: Sequence[float], low: float, bars: str = BARS) -> str:
+    """A bar a value, from `low`, the lowest bar, to the highest value."""
+    span = max(values, default=low) - low
+    top = len(bars) - 1
+    heights = (max(value - low, 0) / span if span > 0 else 0 for value in values)
+    return "".join(bars[round(top * height)] for height in heights)
+
+
+def shares(stats: DecodeStats) -> str:
+    """Which share of the accepted draft tokens came from where, the most first."""
+    parts = [f"{name} {count / stats.accepted:.0%}" for name, count in _accepted(stats)]
+    return "  ".join(parts) or _NOTHING
+
+
+def _pace(stats: DecodeStats) -> str:
+    """How fast, and thanks to what; every figure behind two blanks."""
+    speed = f"  {stats.decode_tokens_per_s:.1f} tok/s"
+    if not stats.drafted:
+        return speed
+    drafting = f"MAT {stats.mean_acceptance_length:.2f}  tree {stats.tree_size:.1f}"
+    return f"{speed}  {drafting}  {shares(stats)}"
+
+
+def _sources(stats: DecodeStats) -> str:
+    """Where the accepted draft tokens came from, the most first."""
+    return "  ".join(f"{name} {count}" for name, count in _accepted(stats)) or _NOTHING
+
+
+def _accepted(stats: DecodeStats) -> list[tuple[str, int]]:
+    used = sorted(stats.source_accepted.items(), key=lambda item: -item[1])
+    return [(name, count) for name, count in used if count]
