@@ -13,6 +13,10 @@ from engine.errors import UsageError
 FORMAT = 1
 """Version of the document; a reader refuses any other."""
 
+PLAIN, CONTROL, GENERATE = "plain", "plain-control", "transformers"
+"""Contenders that are compared with: our loop with empty trees; the same once more, which shows
+what is noise; and transformers' `generate()`."""
+
 StartedFrom = Literal["cold", "warm", "file", "none"]
 """What a contender knew when a repetition began: nothing, the prompts themselves from a pass that
 was not recorded, or a memory's file; or it remembers nothing from one request to the next."""
