@@ -8,6 +8,7 @@ RecapError                 message = one line: what is wrong, and the way out
 │   ├── ImageError         a picture that cannot be opened, decoded or taken by the model
 │   ├── PromptError        a prompt or conversation that the model's template cannot take
 │   └── ContextError       more tokens than the model's context holds
+├── TranscriptError        a conversation's file that cannot be written, read or restored (exit 1)
 └── MemoryFileError        the token memory's file; never fatal for an answer
     ├── CorruptMemory      not a memory file, or cut short
     └── ForeignMemory      a sound file of another tokenizer or a newer format version
@@ -44,6 +45,10 @@ class PromptError(RequestError):
 
 class ContextError(RequestError):
     """The request needs more tokens than the model's context holds."""
+
+
+class TranscriptError(RecapError):
+    """A conversation's file cannot be written, read, or restored with its pictures."""
 
 
 class MemoryFileError(RecapError):

@@ -47,6 +47,13 @@ def open_source(source: str, stdin: BinaryIO | None, timeout_s: float, max_bytes
     return _open_file(source, max_bytes)
 
 
+def absolute(source: str) -> str:
+    """What names the same picture from any folder: of a file its path, else `source` itself."""
+    if source == "-" or source[:5].lower() == "data:" or _URL_SCHEME.match(source):
+        return source
+    return str(_path(source).absolute())
+
+
 def printable_name(source: str) -> str:
     """`source` on one line and safe to print: control characters and undecodable bytes of file
     names are escaped, and of a data: URL only what stands before the data is kept."""

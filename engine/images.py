@@ -4,6 +4,7 @@ Knows file formats and colours. Where the bytes come from is `image_sources`' bu
 a model takes is its family's.
 """
 
+import hashlib
 import importlib
 import io
 import threading
@@ -17,8 +18,9 @@ import numpy as np
 from PIL import Image, ImageCms, ImageColor, ImageOps, UnidentifiedImageError, features
 
 from engine.errors import UsageError
-from engine.image_sources import open_source, printable_name, refuse
+from engine.image_sources import absolute, open_source, printable_name, refuse
 
+_CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 1024  # enough to tell a file that is not a picture
 _PILLOW_SETTINGS = threading.Lock()  # Pillow's limit and Python's warning filters are process-wide
 
@@ -58,16 +60,30 @@ _NOT_PICTURES = {  # how a file begins -> what to say about it
 
 
 @dataclass(frozen=True, slots=True)
+class PictureSource:
+    """What a picture was read from.
+
+    name: as the user named it; of a file the absolute path.
+    sha256: of the bytes that were read, in hexadecimal digits.
+    """
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """What one `--image` became.
 
     image: RGB, upright, fully decoded, without metadata that would turn it a second time.
     source: as the user named it, made printable; of a data: URL only what precedes the data.
+    origin: what it was read from, to read it again.
     notices: what the user should know about it, such as "first frame of 12 used".
     """
 
     image: Image.Image
     source: str
+    origin: PictureSource
     notices: tuple[str, ...] = ()
 
 
@@ -122,7 +138,19 @@ def open_picture(
     ):
         _refuse_known_others(source, stream)
         with _pillow_errors(source, options.max_pixels):
-            return _decode(source, stream, options.background_rgb)
+            digest = _digest(stream)
+            image, notices = _decode(stream, options.background_rgb)
+    origin = PictureSource(absolute(source), digest)
+    return Picture(image, printable_name(source), origin, tuple(notices))
+
+
+def _digest(stream: BinaryIO) -> str:
+    """SHA-256 of a stream from its first byte, where it is left standing."""
+    digest = hashlib.sha256()
+    for chunk in iter(lambda: stream.read(_CHUNK_BYTES), b""):
+        digest.update(chunk)
+    stream.seek(0)
+    return digest.hexdigest()
 
 
 def _refuse_known_others(source: str, stream: BinaryIO) -> None:
@@ -159,7 +187,8 @@ def _refuse_by_brand(source: str, head: bytes) -> None:
         refuse(source, "a video or a camera's raw file; export it as PNG or JPEG")
 
 
-def _decode(source: str, stream: BinaryIO, background: tuple[int, int, int]) -> Picture:
+def _decode(stream: BinaryIO, background: tuple[int, int, int]) -> tuple[Image.Image, list[str]]:
+    """The picture as RGB, and what the user should know about it."""
     image = Image.open(stream)
     frames = getattr(image, "n_frames", 1)
     notices = []
@@ -174,7 +203,7 @@ def _decode(source: str, stream: BinaryIO, background: tuple[int, int, int]) -> 
             upright = ImageOps.invert(upright)
     rgb = _flatten(_in_srgb(upright), background)
     rgb.info = {}
-    return Picture(rgb, printable_name(source), tuple(notices))
+    return rgb, notices
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.control_tokens import ControlTokens, LiteralTokenizer
 from engine.errors import ImageError, PromptError
 from engine.families import Family
+from engine.images import PictureSource
 from engine.processors import Processor
 from engine.sizes import PixelLimits, limited, repaired
 from engine.turns import Role, Turn, in_order, turn_of, without_system
@@ -35,12 +36,14 @@ class Message:
         images: upright RGB pictures, only with a user's message.
         template: whether `{1}` in the text is where the first picture stands, `{2}` the second,
             and so on; `{{1}}` is then the text `{1}`.
+        sources: what the pictures were read from, in order; for a transcript.
     """
 
     role: Role
     text: str
     images: tuple[Image.Image, ...] = ()
     template: bool = False
+    sources: tuple[PictureSource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

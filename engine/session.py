@@ -11,13 +11,14 @@ from time import perf_counter
 from typing import Self
 
 import torch
+from PIL import Image
 
 from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
 from engine.drafters.base import Drafter
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
-from engine.events import Committed, Event, Finished, FinishReason, Notice
+from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict
 from engine.memory.keeper import MemoryKeeper
@@ -95,6 +96,7 @@ class Session:
     Attributes:
         model_name: the model's id, where the user named it by an alias; else as it was named.
         device, dtype: where and in what the model computes.
+        context_length: tokens that the model can attend to; None where that is not known.
         notices: what the user should read about opening the session.
     """
 
@@ -108,6 +110,7 @@ class Session:
         self.model_name = loaded.name
         self.device = str(loaded.model.device)
         self.dtype = str(loaded.model.dtype).removeprefix("torch.")
+        self.context_length = loaded.context_length
         self.notices: list[Notice] = []
         self._loaded = loaded
         self._target = Target(loaded.model, loaded.family)
@@ -149,7 +152,7 @@ class Session:
         started = perf_counter() - request.elapsed_s
         stats = DecodeStats()
         prompt = self._loaded.encoder.encode(request.messages, request.pixels)
-        counts = count(prompt, request.max_tokens, self._loaded.context_length)
+        counts = count(prompt, request.max_tokens, self.context_length)
         yield from notices(prompt, request.pixels)
         yield counts
         stats.encode_s = perf_counter() - started
@@ -177,6 +180,24 @@ class Session:
             image_tokens=counts.image_tokens,
             stats=stats,
         )
+
+    def count(self, request: Request) -> Encoded:
+        """What a request would cost; nothing is computed.
+
+        Raises:
+            RequestError: it cannot be answered.
+        """
+        prompt = self._loaded.encoder.encode(request.messages, request.pixels)
+        return count(prompt, request.max_tokens, self.context_length)
+
+    def picture_tokens(self, image: Image.Image, pixels: PixelLimits) -> int:
+        """Tokens that stand for a picture in a request of its own.
+
+        Raises:
+            RequestError: the model cannot take it.
+        """
+        message = Message("user", "?", (image,))
+        return self._loaded.encoder.encode([message], pixels).image_tokens
 
     def save_memory(self) -> list[Notice]:
         """Merge what was learned into the memory's file; a failure is a notice, never an error.

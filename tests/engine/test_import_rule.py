@@ -34,9 +34,9 @@ LAYERS = (
     {"decode"},
     {"text"},
     {"events"},
-    {"counting"},
+    {"counting", "transcript"},
     {"session"},
-    {"dry_run"},
+    {"dry_run", "conversation"},
     {"bench"},
 )
 WITHOUT_TENSORS = ("errors", "options", "stats", "tree", "families", "suffix", "fusion", "events")
