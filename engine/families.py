@@ -16,7 +16,7 @@ class Family:
     """How models of one `model_type` differ from the others.
 
     Attributes:
-        model_type: as in the model's config; `pixtral` is `llava` with Pixtral's vision tower.
+        model_type: as in the model's config; one of `BY_PARTS` where that is not enough.
         name: as people call it.
         rope: how a token's rotary position follows from its index in the sequence. `text`: it is
             the index. `mrope`: three axes (time, height, width), for a text token all equal to
@@ -26,6 +26,8 @@ class Family:
         image_token: what stands for one picture in a rendered prompt, before expansion.
         image_markup: a picture in a prompt that has no chat template to write it.
         image_rows: the processor's output that has one row a picture; empty where none has.
+        first_position: the rotary position of the first token.
+        layout: a chat template for models that come without one, which writes special tokens too.
     """
 
     model_type: str
@@ -36,6 +38,8 @@ class Family:
     image_token: str = ""
     image_markup: str = ""
     image_rows: str = ""
+    first_position: int = 0
+    layout: str = ""
 
     @property
     def vision(self) -> bool:
@@ -86,6 +90,20 @@ def _idefics(model_type: str, name: str, processor: str) -> Family:
     )
 
 
+# As PaliGemma's processor writes a prompt: pictures, begin token, text, newline.
+PALIGEMMA_LAYOUT = (
+    "{%- for message in messages -%}"
+    "{%- for part in message.content if part.type == 'image' -%}{{- '<image>' -}}{%- endfor -%}"
+    "{%- endfor -%}"
+    "{{- bos_token -}}"
+    "{%- for message in messages -%}"
+    "{{- '' if loop.first else '\n\n' -}}"
+    "{%- for part in message.content if part.type == 'text' -%}{{- part.text -}}{%- endfor -%}"
+    "{%- endfor -%}"
+    "{{- '\n' -}}"
+)
+
+
 def _pixtral(model_type: str, name: str) -> Family:
     return Family(
         model_type,
@@ -95,6 +113,20 @@ def _pixtral(model_type: str, name: str) -> Family:
         image_token="[IMG]",
         image_markup="[IMG]",
         image_rows="image_sizes",
+    )
+
+
+def _paligemma(model_type: str, name: str) -> Family:
+    return Family(
+        model_type,
+        name,
+        processor="PaliGemmaProcessor",
+        placeholders=("image_token_index",),
+        image_token="<image>",
+        image_markup="<image>",
+        image_rows="pixel_values",
+        first_position=1,
+        layout=PALIGEMMA_LAYOUT,
     )
 
 
@@ -132,6 +164,8 @@ FAMILIES: dict[str, Family] = {
             image_token="<IMG_CONTEXT>",
             image_markup="<IMG_CONTEXT>\n",
         ),
+        _paligemma("paligemma", "PaliGemma"),
+        _paligemma("paligemma2", "PaliGemma 2"),
         _pixtral("mistral3", "Mistral Small 3"),
         _pixtral("pixtral", "Pixtral"),
         Family(
@@ -148,10 +182,17 @@ FAMILIES: dict[str, Family] = {
         Family("qwen2", "Qwen2"),
         Family("qwen3", "Qwen3"),
         Family("mistral", "Mistral"),
+        Family("gemma", "Gemma"),
         Family("gemma2", "Gemma 2"),
         Family("gemma3_text", "Gemma 3 text"),
         Family("phi3", "Phi-3"),
     )
+}
+
+# Of one model type and yet two families: told apart by the type of a part.
+BY_PARTS = {
+    ("llava", "vision_config", "pixtral"): "pixtral",
+    ("paligemma", "text_config", "gemma2"): "paligemma2",
 }
 
 # Layers that keep every token's keys and values. Others fold what they read into a state, from
@@ -177,8 +218,10 @@ def family_of(config: Any) -> Family:
 def _kind(config: Any) -> str:
     """A key of `FAMILIES`, or a model type that is none."""
     kind: str = config.model_type
-    tower = getattr(getattr(config, "vision_config", None), "model_type", None)
-    return "pixtral" if (kind, tower) == ("llava", "pixtral") else kind
+    for (whole, part, of_type), family in BY_PARTS.items():
+        if kind == whole and getattr(config, part).model_type == of_type:
+            return family
+    return kind
 
 
 def _refusal(config: Any, family: Family | None) -> str | None:

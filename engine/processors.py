@@ -76,6 +76,8 @@ def _processor_class(name: str) -> Any:
     theirs = getattr(transformers, name)
     parts = [part for part in theirs.get_attributes() if part != "video_processor"]
     members: dict[str, Any] = {"get_attributes": classmethod(lambda _: list(parts))}
+    if name == "PaliGemmaProcessor":
+        members |= _PALIGEMMA
     if name == "SmolVLMProcessor":
         members["__init__"] = _init_smolvlm
     if name == "Glm4vProcessor":  # which gives rows of a tensor to NumPy as it no longer wants them
@@ -83,6 +85,21 @@ def _processor_class(name: str) -> Any:
             self, torch.as_tensor(ids).tolist()
         )
     return type(name, (theirs,), members)
+
+
+def _call_paligemma(self: Any, **inputs: Any) -> Any:
+    """A prompt in the family's own layout, with pictures or without; all of it is prefix."""
+    encoded = ProcessorMixin.__call__(self, **inputs)
+    encoded["token_type_ids"] = torch.zeros_like(encoded["input_ids"])
+    return encoded
+
+
+# Theirs demands a picture, writes the layout itself, and adds labels to train with.
+_PALIGEMMA = {
+    "__call__": _call_paligemma,
+    "prepare_inputs_layout": ProcessorMixin.prepare_inputs_layout,
+    "validate_inputs": ProcessorMixin.validate_inputs,
+}
 
 
 def _init_smolvlm(

@@ -73,7 +73,8 @@ class PromptEncoder:
     what the user typed stay text. Three fallbacks:
 
     - A model without a chat template gets plain text: the messages' texts with an empty line
-      between them, each behind its pictures, and the tokens that its tokenizer puts around a text.
+      between them, each behind its pictures, and the tokens that its tokenizer puts around a text;
+      or what its family has for that.
     - A template that refuses or ignores a system message gets its text in front of the first
       user's text, with an empty line between them.
     - A template that moves pictures away from where the references of a message put them gets
@@ -96,7 +97,7 @@ class PromptEncoder:
         self.placeholder_ids = family.placeholder_ids(config)
         self._multimodal = processor.multimodal
         self._family = family
-        self._template = _chat_template(processor)
+        self._template = _chat_template(processor) or family.layout or None
         self._control = ControlTokens(self.tokenizer, self._template or "", self.placeholder_ids)
         self._placeholders = torch.tensor(sorted(self.placeholder_ids), dtype=torch.int64)
 
@@ -249,6 +250,8 @@ class PromptEncoder:
         """Whether the tokenizer frames the text; the rule is that of `apply_chat_template`."""
         if self._template is None:
             return True
+        if self._template == self._family.layout:
+            return False
         begin = self.tokenizer.bos_token
         return self._multimodal is not None and not (begin and rendered.startswith(begin))
 

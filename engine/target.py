@@ -29,8 +29,10 @@ class Target:
         # Where a prompt enters; layers may be elsewhere, and move what they get themselves.
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._mrope = family.rope == "mrope"
+        self._first_position = family.first_position
         self._cache_name = _cache_argument(model)
         self._masks = _LayerMasks(model)
+        self._decoder: nn.Module = model.get_decoder()
         self._head: nn.Module = model.get_output_embeddings()
         self._softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         self._layers: int = model.config.get_text_config().num_hidden_layers
@@ -56,23 +58,26 @@ class Target:
         inputs = {name: self._own(value) for name, value in prompt.model_inputs.items()}
         hook = self._head.register_forward_pre_hook(self._catch_hidden)
         try:
-            output = self._forward(prompt.input_ids.to(self.device), None, None, inputs)
+            output = self.model(
+                input_ids=prompt.input_ids.to(self.device),
+                use_cache=True,
+                **{self._cache_name: self._cache},
+                **inputs,
+            )
         finally:
             hook.remove()
         self._cache.keep(range(tokens))
         deltas = None if rope_owner is None else rope_owner.rope_deltas
-        self._position_delta = 0 if deltas is None else int(deltas.item())
-        return output[0].float()
+        self._position_delta = self._first_position if deltas is None else int(deltas.item())
+        logits: Tensor = output.logits[0]
+        return logits.to(self.device).float()
 
     @torch.inference_mode()
     def prompt_logits(self, positions: Sequence[int]) -> Tensor:
         """[m, vocab] float32 logits after these positions of the prompt that was prefilled."""
         assert self._prompt_hidden is not None, "prefill first"
         rows = torch.tensor(positions, device=self._prompt_hidden.device)
-        logits: Tensor = self._head(self._prompt_hidden[0].index_select(0, rows))
-        if self._softcap is not None:  # as the model's forward does it behind the head
-            logits = self._softcap * torch.tanh(logits / self._softcap)
-        return logits.to(self.device).float()
+        return self._logits(self._prompt_hidden[0].index_select(0, rows))
 
     def forget_prompt(self) -> None:
         """Give back the prompt's hidden states; `prompt_logits` cannot be called after this."""
@@ -88,26 +93,27 @@ class Target:
         positions = torch.tensor([tree.depths], device=self.device) + first
         if self._mrope:
             positions = positions.expand(3, 1, n)
-        masks = self._masks.of(tree, start)
-        return self._forward(ids, positions, masks, {})[0].float()
+        # The language model alone: PaliGemma's whole forward takes no mask for each layer type.
+        hidden = self._decoder(
+            input_ids=ids,
+            attention_mask=self._masks.of(tree, start),
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_name: self._cache},
+        )
+        return self._logits(hidden.last_hidden_state[0])
 
     @torch.inference_mode()
     def keep(self, path: Sequence[int]) -> None:
         """Commit these nodes of the tree that was verified last, root included."""
         self._cache.keep(path)
 
-    def _forward(
-        self, ids: Tensor, positions: Tensor | None, masks: Any, inputs: dict[str, Tensor]
-    ) -> Tensor:
-        output = self.model(
-            input_ids=ids,
-            attention_mask=masks,
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_name: self._cache},
-            **inputs,
-        )
-        return output.logits.to(self.device)  # type: ignore[no-any-return]
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """[m, vocab] float32, of the language model's output for m tokens."""
+        logits: Tensor = self._head(hidden)
+        if self._softcap is not None:  # as the model's forward does it behind the head
+            logits = self._softcap * torch.tanh(logits / self._softcap)
+        return logits.to(self.device).float()
 
     def _own(self, value: Tensor) -> Tensor:
         """On the model's device; pictures in its precision."""

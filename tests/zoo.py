@@ -78,7 +78,7 @@ class Zoo:
         auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
         folder = self.folder_of(family, penalty)
         # In some releases Gemma 2's `sdpa` forgets the cap of its products.
-        attention = "eager" if family == "gemma2" else "sdpa"
+        attention = "eager" if family in ("gemma2", "paligemma2") else "sdpa"
         model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
         return model.to(dtype).eval()
 

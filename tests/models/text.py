@@ -3,6 +3,7 @@
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
+    GemmaConfig,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -42,6 +43,10 @@ def qwen3_config(ids: Ids, vocab_size: int) -> Qwen3Config:
 
 def mistral_config(ids: Ids, vocab_size: int) -> MistralConfig:
     return MistralConfig(**text_sizes(vocab_size), sliding_window=WINDOW)
+
+
+def gemma_config(ids: Ids, vocab_size: int) -> GemmaConfig:
+    return GemmaConfig(**text_sizes(vocab_size), head_dim=16)
 
 
 def gemma2_config(ids: Ids, vocab_size: int) -> Gemma2Config:
@@ -87,6 +92,13 @@ TEXT: dict[str, TinyFamily] = {
         stop=("</s>",),
         chat_template=MISTRAL,
         begin="<s>",
+    ),
+    "gemma": TinyFamily(
+        gemma_config,
+        GEMMA_SPECIAL,
+        stop=("<end_of_turn>", "<eos>"),
+        chat_template=GEMMA,
+        begin="<bos>",
     ),
     "gemma2": TinyFamily(
         gemma2_config,

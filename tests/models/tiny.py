@@ -20,7 +20,7 @@ class TinyFamily:
         config: makes the config from the special tokens' ids and the size of the vocabulary.
         special: special tokens in the order of their ids.
         stop: which of them end an answer; the first is the tokenizer's end token.
-        chat_template: a template that behaves as the family's own.
+        chat_template: a template that behaves as the family's own; None where it has none.
         bpe: the tokenizer without special tokens.
         begin: a token that the tokenizer puts before every text, where the family does so.
         named: special tokens that the tokenizer carries as attributes, e.g. `image_token`.
@@ -33,7 +33,7 @@ class TinyFamily:
     config: Callable[[Ids, int], Any]
     special: Sequence[str]
     stop: Sequence[str]
-    chat_template: str
+    chat_template: str | None
     bpe: Callable[[], Tokenizer] = byte_level_bpe
     begin: str | None = None
     named: Mapping[str, str] = field(default_factory=dict)

@@ -27,6 +27,8 @@ from tests.models.vision_configs import (
     llava_next_config,
     llava_onevision_config,
     mistral3_config,
+    paligemma2_config,
+    paligemma_config,
     pixtral_config,
     qwen2_5_vl_config,
     qwen2_vl_config,
@@ -104,6 +106,28 @@ def pixtral_family(config: Callable[[Ids, int], Any], spatial_merge_size: int) -
                 "image_break_token": "[IMG_BREAK]",
                 "image_end_token": "[IMG_END]",
             },
+        },
+    )
+
+
+def paligemma_family(config: Callable[[Ids, int], Any]) -> TinyFamily:
+    return TinyFamily(
+        config,
+        ("<pad>", "<eos>", "<bos>", "<unk>", "<image>"),
+        stop=("<eos>",),
+        chat_template=None,
+        begin="<bos>",
+        named={"image_token": "<image>"},
+        placeholders=("<image>",),
+        flexible=False,
+        files={
+            "preprocessor_config.json": {
+                "image_processor_type": "SiglipImageProcessor",
+                "processor_class": "PaliGemmaProcessor",
+                "size": {"height": SIDE, "width": SIDE},
+                "image_seq_length": 16,
+                **HALF_NORMALISATION,
+            }
         },
     )
 
@@ -313,6 +337,8 @@ VISION: dict[str, TinyFamily] = {
             "processor_config.json": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
         },
     ),
+    "paligemma": paligemma_family(paligemma_config),
+    "paligemma2": paligemma_family(paligemma2_config),
     "mistral3": pixtral_family(mistral3_config, spatial_merge_size=2),
     "pixtral": pixtral_family(pixtral_config, spatial_merge_size=1),
 }

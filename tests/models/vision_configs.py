@@ -2,7 +2,9 @@
 
 from transformers import (
     CLIPVisionConfig,
+    Gemma2Config,
     Gemma3Config,
+    GemmaConfig,
     Glm4vConfig,
     Idefics3Config,
     InternVLConfig,
@@ -12,6 +14,7 @@ from transformers import (
     LlavaOnevisionConfig,
     Mistral3Config,
     MistralConfig,
+    PaliGemmaConfig,
     PixtralVisionConfig,
     Qwen2_5_VLConfig,
     Qwen2Config,
@@ -21,7 +24,7 @@ from transformers import (
     SmolVLMConfig,
 )
 
-from tests.models.text import gemma_sizes
+from tests.models.text import gemma2_config, gemma_config, gemma_sizes
 from tests.models.tiny import Ids, Json, text_sizes
 
 SIDE = 56
@@ -170,6 +173,26 @@ def gemma3_config(ids: Ids, vocab_size: int) -> Gemma3Config:
         boi_token_index=ids["<start_of_image>"],
         eoi_token_index=ids["<end_of_image>"],
         image_token_index=ids["<image_soft_token>"],
+        tie_word_embeddings=False,
+    )
+
+
+def paligemma_config(ids: Ids, vocab_size: int) -> PaliGemmaConfig:
+    return around_gemma(gemma_config(ids, vocab_size), ids)
+
+
+def paligemma2_config(ids: Ids, vocab_size: int) -> PaliGemmaConfig:
+    return around_gemma(gemma2_config(ids, vocab_size), ids)
+
+
+def around_gemma(text: GemmaConfig | Gemma2Config, ids: Ids) -> PaliGemmaConfig:
+    return PaliGemmaConfig(
+        text_config=text,
+        vision_config=SiglipVisionConfig(**TOWER, vision_use_head=False),
+        image_token_index=ids["<image>"],
+        vocab_size=text.vocab_size,
+        projection_dim=text.hidden_size,
+        hidden_size=text.hidden_size,
         tie_word_embeddings=False,
     )
 
