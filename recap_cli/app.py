@@ -17,7 +17,7 @@ import typer
 from engine.errors import RecapError, UsageError
 from recap_cli import memory
 from recap_cli.generate import generate
-from recap_cli.terminal import error_console, one_line
+from recap_cli.terminal import print_error
 
 OK, FAILED, USAGE = 0, 1, 2
 _BY_SIGNAL = 128
@@ -96,10 +96,8 @@ def _explain(error: Exception) -> int:
         message = str(error)
     else:
         message = f"unexpected {type(error).__name__}: {error} (RECAP_DEBUG=1 shows where)"
-    console = error_console()
     try:
-        console.print("recap: ", "[red]error[/]: ", sep="", end="", markup=True)
-        console.print(one_line(message), soft_wrap=True)
+        print_error(message)
     except BrokenPipeError:
         _abandon_output()
     return code

@@ -1,6 +1,9 @@
 """What a terminal can show: control characters taken out, and one live line below the text."""
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.cells import cell_len, get_character_cell_size
 from rich.console import Console
@@ -28,6 +31,31 @@ def utf8(text: str) -> str:
 def error_console() -> Console:
     """A console on stderr that takes text as it is: no markup, no emoji codes, no highlighting."""
     return Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+
+def print_error(message: str) -> None:
+    """Say on stderr, in one line, what went wrong."""
+    console = error_console()
+    console.print("recap: ", "[red]error[/]: ", sep="", end="", markup=True)
+    console.print(one_line(message), soft_wrap=True)
+
+
+@contextmanager
+def no_echo() -> Iterator[None]:
+    """Keep what is typed meanwhile off the terminal; whoever reads it later shows it."""
+    try:
+        import termios  # noqa: PLC0415
+    except ImportError:  # not on Windows
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    silent = termios.tcgetattr(sys.stdin)
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 class LiveLine:
