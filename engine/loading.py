@@ -97,14 +97,24 @@ def load_reader(name: str) -> Reader:
     Raises:
         ModelError: the model cannot be found, or its family is not supported.
     """
-    name = resolved(name)
-    source = str(MODEL_DIR) if name == DEMO_MODEL else _source(name)
-    hub = {} if Path(source).is_dir() else {"local_files_only": not _hub_answers()}
-    with _explained(name, hub):
+    name, source, hub = _located(name)
+    with explained(name, hub):
         config = _config(name, source, hub)
         family = family_of(config)
         encoder = PromptEncoder(load_processor(source, family, **hub), family, config)
     return Reader(name, source, hub, config, family, encoder)
+
+
+def load_config(name: str) -> Any:
+    """The config of a model, named as `load_reader` takes it, or a config.json alone.
+
+    Raises:
+        ModelError: the config cannot be found or read.
+    """
+    file = Path(name).expanduser()
+    name, source, hub = (name, str(file), {}) if file.is_file() else _located(name)
+    with explained(name, hub):
+        return _config(name, source, hub)
 
 
 def load_model(
@@ -126,11 +136,11 @@ def load_model(
     """
     if device_map and device != "auto":
         raise UsageError(f"--device {device} and --device-map exclude each other")
-    place = _device(device)
+    place = device_named(device)
     if device_map:
         _require("--device-map", "accelerate", "'recap-vlm[accelerate]'")
     reader = load_reader(name)
-    with _explained(reader.name, reader.hub):
+    with explained(reader.name, reader.hub):
         model = _weights(reader, place, dtype, device_map)
     return LoadedModel(
         name=reader.name,
@@ -149,7 +159,7 @@ def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str 
     demo = reader.name == DEMO_MODEL
     options: dict[str, Any] = {
         "config": config,
-        "dtype": torch.float32 if demo and dtype == "auto" else _dtype(dtype, config, place),
+        "dtype": torch.float32 if demo and dtype == "auto" else dtype_named(dtype, config, place),
         "attn_implementation": {"text_config": TREE_ATTENTION} if vision else TREE_ATTENTION,
         "trust_remote_code": False,
         "output_loading_info": True,
@@ -223,6 +233,13 @@ def _hub_answers() -> bool:
     return True
 
 
+def _located(name: str) -> tuple[str, str, dict[str, Any]]:
+    """A model's name in full, where transformers finds it, and how the Hub is asked."""
+    name = resolved(name)
+    source = str(MODEL_DIR) if name == DEMO_MODEL else _source(name)
+    return name, source, {} if Path(source).is_dir() else {"local_files_only": not _hub_answers()}
+
+
 def _source(name: str) -> str:
     """A folder as it stands, or an id for the Hub."""
     folder = Path(name).expanduser()
@@ -256,7 +273,12 @@ def _native_twin(name: str) -> str | None:
     return None
 
 
-def _device(device: Device) -> torch.device:
+def device_named(device: Device) -> torch.device:
+    """The device of this name; `auto` is the fastest kind that is there.
+
+    Raises:
+        UsageError: it is not there.
+    """
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
@@ -266,7 +288,8 @@ def _device(device: Device) -> torch.device:
     return torch.device(device)
 
 
-def _dtype(dtype: Dtype, config: Any, device: torch.device) -> torch.dtype:
+def dtype_named(dtype: Dtype, config: Any, device: torch.device) -> torch.dtype:
+    """The dtype of this name; `auto` is the config's own, unless the CPU is slow with it."""
     if dtype != "auto":
         chosen: torch.dtype = getattr(torch, dtype)
         return chosen
@@ -294,7 +317,7 @@ def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 @contextmanager
-def _explained(name: str, hub: dict[str, Any]) -> Iterator[None]:
+def explained(name: str, hub: dict[str, Any]) -> Iterator[None]:
     """Turn what transformers and the Hub raise into one line."""
     try:
         yield

@@ -31,7 +31,7 @@ LAYERS = (
     },
     {"fusion", "prompts", "demo"},
     {"drafters", "target", "loading"},
-    {"decode"},
+    {"decode", "random_weights"},
     {"text"},
     {"events"},
     {"counting", "transcript"},
@@ -42,6 +42,7 @@ LAYERS = (
 WITHOUT_TENSORS = ("errors", "options", "stats", "tree", "families", "suffix", "fusion", "events")
 KNOW_TRANSFORMERS = {
     *("attention", "control_tokens", "kv_cache", "loading", "logits", "processors", "prompts"),
+    "random_weights",
 }
 
 
