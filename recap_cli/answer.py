@@ -5,31 +5,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.image_sources import printable_name
-from engine.images import ImageOptions
+from engine.images import ImageOptions, Picture
 from engine.sizes import PixelLimits
 from recap_cli import sessions
-from recap_cli.inputs import open_pictures, read_prompt
+from recap_cli.inputs import open_pictures, read_prompt, warn_of_other_pictures
 from recap_cli.options import DEMO_MODEL
 from recap_cli.records import Record
 from recap_cli.render import Display, View
 from recap_cli.signals import Interrupted, Interrupts
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from engine.session import Request, Session
-
-NOT_A_SCENE = (
-    "the demo model only knows drawn scenes of a few coloured shapes; for other pictures name a "
-    "real model: -m HuggingFaceTB/SmolVLM-256M-Instruct (about 0.5 GB, runs on a laptop's CPU) or "
-    "-m Qwen/Qwen2.5-VL-7B-Instruct (for a GPU)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +39,12 @@ class Question:
     pixels: PixelLimits = field(default_factory=PixelLimits)
     template: bool = False
 
-    def request(
-        self, prompt: str, pictures: Sequence["Image.Image"], elapsed_s: float
-    ) -> "Request":
+    def request(self, prompt: str, pictures: Sequence[Picture], elapsed_s: float) -> "Request":
         """The request, once prompt and pictures are read, which took `elapsed_s`."""
         return sessions.make_request(
             prompt,
             self.system,
-            pictures,
+            [picture.image for picture in pictures],
             max_tokens=self.max_tokens,
             elapsed_s=elapsed_s,
             stop=self.stop,
@@ -87,19 +76,19 @@ def answer(
         system=question.system,
         images=[printable_name(source) for source in question.images],
     )
-    with Interrupts() as interrupts, _recorded(record, json), Display(view) as display:
+    with Interrupts() as interrupts, recorded(record, json), Display(view) as display:
         tell = partial(_tell, record, display)
         record.prompt = read_prompt(question.prompt, question.file, question.images)
         started = perf_counter()
         pictures = open_pictures(question.images, question.image_options, tell)
         opening_s = perf_counter() - started
         if question.model == DEMO_MODEL:
-            _warn_of_other_pictures(pictures, tell)
-        display.loading(question.model, local=_is_local(question.model))
+            warn_of_other_pictures(pictures, tell)
+        display.loading(question.model, local=sessions.is_local(question.model))
         if dry_run:
             request = question.request(record.prompt, pictures, opening_s)
             counting = sessions.dry_run(question.model, request, progress=display.animated)
-            _follow(counting, interrupts, display, record)
+            follow(counting, interrupts, display, record)
             assert record.encoded is not None, "the last event of a dry run"
             display.counted(record.encoded)
             return
@@ -111,7 +100,7 @@ def answer(
             request = question.request(record.prompt, pictures, opening_s)
             try:
                 with closing(session.generate(request, interrupts.cancel)) as events:
-                    _follow(events, interrupts, display, record)
+                    follow(events, interrupts, display, record)
             finally:
                 for notice in session.save_memory():
                     tell(notice.message)
@@ -119,7 +108,7 @@ def answer(
         raise Interrupted(interrupts.signum)
 
 
-def _follow(
+def follow(
     events: Iterable[Event], interrupts: Interrupts, display: Display, record: Record
 ) -> None:
     """Pass the events of one request on to those who keep and show them."""
@@ -141,7 +130,7 @@ def _follow(
 
 
 @contextmanager
-def _recorded(record: Record, wanted: bool) -> Iterator[None]:
+def recorded(record: Record, wanted: bool) -> Iterator[None]:
     """Write the record as JSON if that is wanted, whatever becomes of the request."""
     try:
         yield
@@ -158,14 +147,3 @@ def _tell(record: Record, display: Display, message: str) -> None:
     """Keep and show what the user should read."""
     record.notices.append(message)
     display.notice(message)
-
-
-def _is_local(model: str) -> bool:
-    return model == DEMO_MODEL or Path(model).expanduser().is_dir()
-
-
-def _warn_of_other_pictures(pictures: list["Image.Image"], tell: Callable[[str], None]) -> None:
-    from engine.demo import looks_like_scene  # noqa: PLC0415
-
-    if not all(map(looks_like_scene, pictures)):
-        tell(NOT_A_SCENE)

@@ -4,12 +4,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PIL import Image
-
+from engine.demo import looks_like_scene
 from engine.errors import PromptError, UsageError
-from engine.images import ImageOptions, open_picture
+from engine.images import ImageOptions, Picture, open_picture
 
 STDIN = "-"
+NOT_A_SCENE = (
+    "the demo model only knows drawn scenes of a few coloured shapes; for other pictures name a "
+    "real model: -m HuggingFaceTB/SmolVLM-256M-Instruct (about 0.5 GB, runs on a laptop's CPU) or "
+    "-m Qwen/Qwen2.5-VL-7B-Instruct (for a GPU)"
+)
 _WAYS = "give it as an argument, with --file FILE, or on standard input"
 
 
@@ -38,12 +42,12 @@ def read_prompt(argument: str | None, file: str | None, images: Sequence[str]) -
         return _text(_bytes_of(file), file)
     if argument is None:
         raise UsageError(f"no prompt: {_WAYS}")
-    return _checked(argument, "the prompt")
+    return checked(argument, "the prompt", _WAYS)
 
 
 def open_pictures(
     sources: Sequence[str], options: ImageOptions, tell: Callable[[str], None]
-) -> list[Image.Image]:
+) -> list[Picture]:
     """Open every picture, in order; `tell` gets what the user should know about them.
 
     Raises:
@@ -52,13 +56,32 @@ def open_pictures(
     """
     if sources.count(STDIN) > 1:
         raise UsageError("standard input holds one picture: give --image - once")
-    images = []
+    pictures = []
     for source in sources:
         picture = open_picture(source, options, sys.stdin.buffer if sys.stdin else None)
         for notice in picture.notices:
             tell(notice)
-        images.append(picture.image)
-    return images
+        pictures.append(picture)
+    return pictures
+
+
+def warn_of_other_pictures(pictures: Sequence[Picture], tell: Callable[[str], None]) -> None:
+    """Say so, once, where the demo model was not made for all of the pictures."""
+    if not all(looks_like_scene(picture.image) for picture in pictures):
+        tell(NOT_A_SCENE)
+
+
+def checked(text: str, origin: str, way_out: str) -> str:
+    """`text`, which came from `origin`.
+
+    Raises:
+        PromptError: nothing in it, or not text.
+    """
+    if not text.strip():
+        raise PromptError(f"{origin} is empty: {way_out}")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise PromptError(f"{origin} is not UTF-8 text")
+    return text
 
 
 def _terminal() -> bool:
@@ -78,12 +101,4 @@ def _text(data: bytes, origin: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PromptError(f"{origin} is not UTF-8 text (byte {error.start})") from error
-    return _checked(text.removesuffix("\n").removesuffix("\r"), origin)
-
-
-def _checked(text: str, origin: str) -> str:
-    if not text.strip():
-        raise PromptError(f"{origin} is empty: {_WAYS}")
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise PromptError(f"{origin} is not UTF-8 text")
-    return text
+    return checked(text.removesuffix("\n").removesuffix("\r"), origin, _WAYS)

@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.options import DrafterOptions
-from recap_cli.options import Device, DeviceMap, DType, Method
+from recap_cli.options import DEMO_MODEL, Device, DeviceMap, DType, Method
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from engine.conversation import Conversation
     from engine.events import Encoded, Notice
+    from engine.images import ImageOptions, Picture
+    from engine.prompts import Message
     from engine.session import Request, Session
     from engine.sizes import PixelLimits
+    from engine.transcript import Transcript
 
 
 def open_session(
@@ -74,6 +78,55 @@ def make_request(
     instructions = [Message("system", system)] if system else []
     question = Message("user", prompt, tuple(images), template)
     return Request([*instructions, question], max_tokens, elapsed_s, stop, pixels)
+
+
+def start_conversation(
+    session: "Session",
+    *,
+    system: str | None,
+    max_tokens: int | None,
+    stop: Sequence[str],
+    pixels: "PixelLimits",
+    drop_oldest: bool,
+) -> "Conversation":
+    """A conversation in which nothing was said."""
+    from engine.conversation import Conversation  # noqa: PLC0415
+
+    return Conversation(
+        session,
+        system=system,
+        max_tokens=max_tokens,
+        stop=stop,
+        pixels=pixels,
+        drop_oldest=drop_oldest,
+    )
+
+
+def make_message(text: str, pictures: "Sequence[Picture]") -> "Message":
+    """What a user says in a conversation, behind pictures."""
+    from engine.prompts import Message  # noqa: PLC0415
+
+    images = tuple(picture.image for picture in pictures)
+    return Message("user", text, images, sources=tuple(picture.origin for picture in pictures))
+
+
+def load_transcript(path: Path, options: "ImageOptions") -> "Transcript":
+    """See `engine.transcript`."""
+    from engine.transcript import load_transcript  # noqa: PLC0415
+
+    return load_transcript(path, options)
+
+
+def save_transcript(path: Path, transcript: "Transcript") -> None:
+    """See `engine.transcript`."""
+    from engine.transcript import save_transcript  # noqa: PLC0415
+
+    save_transcript(path, transcript)
+
+
+def is_local(model: str) -> bool:
+    """Whether a model is certainly on this machine."""
+    return model == DEMO_MODEL or Path(model).expanduser().is_dir()
 
 
 def _show_downloads(progress: bool) -> None:
