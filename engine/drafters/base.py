@@ -1,6 +1,7 @@
 """What every drafting method is to the decoding loop, and the method that drafts nothing.
 
-A request's life: `start`, `seed`*, then (`propose`, `learn`, `observe`)* pass by pass.
+A request's life: `start`, `seed`*, then (`propose`, `learn`, `observe`)* pass by pass. If it goes
+on with the conversation of the request before, `resume` takes the place of `start`.
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,15 @@ class Drafter(Protocol):
         """A new request: forget what belonged to the last one."""
         ...
 
+    def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """The same conversation goes on: its prompt is `kept` and, behind that, `new`.
+
+        What was learned in the conversation may be kept. Only `new` can be seeded.
+        """
+        ...
+
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
-        """What the target predicts after these positions of the prompt."""
+        """What the target predicts after these positions of the prompt, or of `resume`'s `new`."""
         ...
 
     def observe(self, tokens: Sequence[int]) -> None:
@@ -59,6 +67,10 @@ class PlainDrafter:
 
     def start(self, prompt: Sequence[int]) -> None:
         """Nothing to forget."""
+
+    def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """As a new request."""
+        self.start([*kept, *new])
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Nothing to learn."""

@@ -58,6 +58,11 @@ class RacerDrafter:
         self._tree = DraftTree([-1])
         self.observe(prompt)
 
+    def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """Read the conversation anew."""
+        self.start([*kept, *new])
+        self._prompt = new
+
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Learn what the target predicts inside the prompt."""
         self._adjacency.store([self._prompt[position] for position in positions], predictions)

@@ -71,13 +71,18 @@ class RecapDrafter:
         if not self.options.persistence:
             self.memory = TokenMemory()
         self._contextual = ContextualMemory()
+        self.resume((), prompt)
+
+    def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """Read the conversation as it stands now; its contextual memory stays."""
         self._suffix = SuffixIndex()
         self._context = NO_CONTEXT
         self._last = NO_TOKEN
         self._tree_contexts: list[int] = []
         self._tree_claims: list[tuple[int, int, float]] = []
         self._prompt_contexts: list[int] = []
-        for token in prompt:
+        self.observe(kept)
+        for token in new:
             self._read(token)
             self._prompt_contexts.append(self._context)
 

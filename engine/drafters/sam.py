@@ -82,6 +82,10 @@ class SamRecyclingDrafter:
         self._sam.start(prompt)
         self._recycling.start(prompt)
 
+    def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        """As a new request."""
+        self.start([*kept, *new])
+
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Nothing to learn."""
 

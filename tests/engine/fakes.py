@@ -107,6 +107,9 @@ class Scripted:
     def start(self, prompt: Sequence[int]) -> None:
         self.text = list(prompt)
 
+    def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
+        self.start([*kept, *new])
+
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         raise AssertionError("seeds nothing")
 

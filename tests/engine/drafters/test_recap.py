@@ -126,6 +126,25 @@ def test_contextual_memory_ends_with_its_request_and_token_memory_does_not() -> 
     assert proposed(recap, [1, 2, 3]) == {(4,): "token", (5,): "token"}
 
 
+def test_contextual_memory_lives_as_long_as_its_conversation() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.resume([1, 2, 3, 4], [7])
+    recap.seed([0], predicted([(8, 0.9), (9, 0.1)]))
+    recap.observe([1, 2, 3])
+    assert paths(recap.propose(1)) == {(4,): "contextual-3", (5,): "contextual-3"}
+    recap.observe([3, 4, 7])
+    assert paths(recap.propose(1)) == {(8,): "contextual-3", (9,): "contextual-3"}
+
+
+def test_what_was_taken_back_from_a_conversation_is_not_copied() -> None:
+    recap = drafter(suffix_min_match=2)
+    recap.start([1, 2, 3, 5])
+    recap.resume([1, 2], [1, 2])
+    recap.observe([1, 2])
+    assert list(paths(recap.propose(2))) == [(1,), (1, 2)]
+
+
 def test_sessions_that_share_a_token_memory_share_what_was_learned() -> None:
     memory = TokenMemory()
     taught(drafter(memory), [1, 2, 3], [(4, 0.9), (5, 0.1)])
