@@ -1,8 +1,9 @@
 """The JSON document of a benchmark: what was run where, and one record a request.
 
-Every table can be made anew from it. Writes and reads it; measures nothing.
+Every table can be made anew from it. Writes, reads and completes it; measures nothing.
 """
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -137,8 +138,8 @@ class Record(TypedDict):
     pieces: NotRequired[list[str]]
 
 
-class Document(TypedDict):
-    """A whole benchmark."""
+class Header(TypedDict):
+    """All of a benchmark that is known before its first request."""
 
     format: int
     machine: Machine
@@ -146,7 +147,44 @@ class Document(TypedDict):
     settings: Settings
     contenders: list[ContenderRow]
     tasks: list[TaskRow]
+
+
+class Document(Header):
+    """A whole benchmark."""
+
     records: list[Record]
+
+
+def assemble(header: Header, records: list[Record]) -> Document:
+    """The document of these records, with what only all of them together tell.
+
+    A contender failed if all its requests did. Differences are found, where they were not before.
+    """
+    mark_differences(records)
+    rows: list[ContenderRow] = []
+    for row in header["contenders"]:
+        errors = [each["error"] for each in records if each["contender"] == row["name"]]
+        failed = errors[0] if errors and all(errors) else None
+        rows.append({**row, "failed": failed})
+    return {**header, "contenders": rows, "records": records}
+
+
+def mark_differences(records: list[Record]) -> None:
+    """Set `difference` of every answer that is not the plain loop's, if that is not done yet."""
+    plain = {
+        (record["task"], record["turn"]): record["token_ids"]
+        for record in records
+        if record["contender"] == PLAIN and record["repetition"] == 0
+    }
+    for record in records:
+        expected = plain.get((record["task"], record["turn"]))
+        found = record["token_ids"]
+        if expected is None or found is None or expected == found or record["difference"]:
+            continue
+        pairs = enumerate(zip(expected, found, strict=False))
+        shorter = min(len(expected), len(found))
+        position = next((i for i, (one, other) in pairs if one != other), shorter)
+        record["difference"] = {"position": position, "gap": None}
 
 
 def to_json(document: Document) -> bytes:
@@ -162,22 +200,36 @@ def to_jsonl(document: Document) -> bytes:
 
 
 def read_document(path: Path) -> Document:
-    """Read what `to_json` wrote.
+    """Read what `to_json` wrote, or what there is of a run that was interrupted.
+
+    Of such a run there is the header on one line and a record on each other; a last line that is
+    cut short does not count.
 
     Raises:
         UsageError: it cannot be read, or is no such document.
     """
     try:
-        document: Any = orjson.loads(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except orjson.JSONDecodeError as error:
-        raise UsageError(f"{path} is not JSON ({error}); name a file of --format json") from error
-    if not isinstance(document, dict) or Document.__required_keys__ - document.keys():
+    first, *rest = data.splitlines() or [b""]
+    found: Any = _parsed(data) or _parsed(first)
+    if not isinstance(found, dict) or Header.__required_keys__ - found.keys():
         raise UsageError(f"{path} is no benchmark's document; name a file of --format json")
-    if document["format"] != FORMAT:
+    if found["format"] != FORMAT:
         raise UsageError(
-            f"{path} has format {document['format']}, and this recap reads {FORMAT}; update it"
+            f"{path} has format {found['format']}, and this recap reads {FORMAT}; update it"
         )
-    found: Document = document  # type: ignore[assignment]
-    return found
+    records = found.pop("records", None)
+    if records is None:
+        records = list(takewhile(bool, map(_parsed, rest)))
+    if any(Record.__required_keys__ - record.keys() for record in records):
+        raise UsageError(f"{path} has records that lack keys; measure again")
+    return assemble(found, records)  # type: ignore[arg-type]
+
+
+def _parsed(json: bytes) -> Any:
+    try:
+        return orjson.loads(json)
+    except orjson.JSONDecodeError:
+        return None
