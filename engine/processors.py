@@ -14,6 +14,8 @@ from transformers import ProcessorMixin
 
 # Not from the top level, where transformers 5.17 hides it behind torchvision without need.
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from engine.errors import ModelError
 from engine.families import Family
@@ -55,15 +57,22 @@ def load_processor(source: str | Path, family: Family, **hub: Any) -> Processor:
 
 
 def _load(source: str, family: Family, hub: dict[str, Any]) -> Processor:
-    hub = hub | {"trust_remote_code": False}  # transformers' own default asks on the terminal
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **hub)
+    own_code = {"trust_remote_code": False}  # transformers' own default asks on the terminal
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **own_code, **hub)
     if family.processor is None:
         return Processor(tokenizer)
-    images = AutoImageProcessor.from_pretrained(source, backend="pil", **hub)
+    if family.model_type in _HIDDEN:
+        images = _HIDDEN[family.model_type].from_pretrained(source, **hub)
+    else:
+        images = AutoImageProcessor.from_pretrained(source, backend="pil", **own_code, **hub)
     processor_class = _processor_class(family.processor)
     settings, _ = processor_class.get_processor_dict(source, **hub)
     settings.pop("video_processor", None)
     return Processor(tokenizer, processor_class.from_args_and_dict([images, tokenizer], settings))
+
+
+# As with `AutoImageProcessor` itself, 5.17 hides these although they need no torchvision.
+_HIDDEN = {"idefics3": Idefics3ImageProcessorPil, "smolvlm": SmolVLMImageProcessorPil}
 
 
 def _processor_class(name: str) -> Any:
