@@ -3,7 +3,7 @@
 Computes no measure (see `engine.stats`), and draws nothing itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -72,10 +72,10 @@ def sparkline(values: Sequence[float], low: float, bars: str = BARS) -> str:
     return "".join(bars[round(top * height)] for height in heights)
 
 
-def shares(stats: DecodeStats) -> str:
-    """Which share of the accepted draft tokens came from where, the most first."""
-    parts = [f"{name} {count / stats.accepted:.0%}" for name, count in _accepted(stats)]
-    return "  ".join(parts) or _NOTHING
+def shares(accepted: Mapping[str, int]) -> str:
+    """Which share of the accepted draft tokens came from which source, the most first."""
+    whole = sum(accepted.values())
+    return "  ".join(f"{name} {count / whole:.0%}" for name, count in _ranked(accepted)) or _NOTHING
 
 
 def _pace(stats: DecodeStats) -> str:
@@ -84,14 +84,15 @@ def _pace(stats: DecodeStats) -> str:
     if not stats.drafted:
         return speed
     drafting = f"MAT {stats.mean_acceptance_length:.2f}  tree {stats.tree_size:.1f}"
-    return f"{speed}  {drafting}  {shares(stats)}"
+    return f"{speed}  {drafting}  {shares(stats.source_accepted)}"
 
 
 def _sources(stats: DecodeStats) -> str:
     """Where the accepted draft tokens came from, the most first."""
-    return "  ".join(f"{name} {count}" for name, count in _accepted(stats)) or _NOTHING
+    ranked = _ranked(stats.source_accepted)
+    return "  ".join(f"{name} {count}" for name, count in ranked) or _NOTHING
 
 
-def _accepted(stats: DecodeStats) -> list[tuple[str, int]]:
-    used = sorted(stats.source_accepted.items(), key=lambda item: -item[1])
+def _ranked(accepted: Mapping[str, int]) -> list[tuple[str, int]]:
+    used = sorted(accepted.items(), key=lambda item: -item[1])
     return [(name, count) for name, count in used if count]

@@ -1,13 +1,10 @@
 """`recap generate`: one prompt, any number of pictures, one answer."""
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engine.errors import UsageError
-from engine.options import DrafterOptions
 from recap_cli import options, sessions
 from recap_cli.models import print_models
 
@@ -86,8 +83,6 @@ def generate(
     from recap_cli.answer import Question, answer  # noqa: PLC0415
     from recap_cli.render import View  # noqa: PLC0415
 
-    if memory is not None and no_memory:
-        raise UsageError("--memory and --no-memory exclude each other")
     open_session = partial(
         sessions.open_session,
         model=model,
@@ -96,8 +91,8 @@ def generate(
         dtype=dtype,
         method=method,
         memory=not no_memory,
-        memory_file=Path(memory).expanduser() if memory is not None else None,
-        drafter=_drafter(nodes),
+        memory_file=options.memory_path(memory, no_memory),
+        drafter=options.drafter_options(nodes),
     )
     question = Question(
         model=model,
@@ -116,7 +111,3 @@ def generate(
     shown = False if json and stats is None else stats
     view = View(text=not json, stream=not no_stream, stats=shown, quiet=quiet)
     answer(question, open_session, view, json=json, dry_run=dry_run)
-
-
-def _drafter(nodes: int | None) -> DrafterOptions:
-    return DrafterOptions() if nodes is None else DrafterOptions(nodes=nodes, adaptive=False)

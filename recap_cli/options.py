@@ -1,11 +1,13 @@
-"""Flags that several commands share, each said once."""
+"""Flags that several commands share, each said once, and what some of them mean together."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engine.options import DEFAULT_MAX_TOKENS
+from engine.errors import UsageError
+from engine.options import DEFAULT_MAX_TOKENS, DrafterOptions
 
 # Said again here, as the modules that own them import much; a test holds the two together.
 DEMO_MODEL = "demo"
@@ -229,3 +231,19 @@ QuietFlag = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Only the answer, and errors.", rich_help_panel=OUTPUT),
 ]
+
+
+def memory_path(memory: str | None, no_memory: bool) -> Path | None:
+    """The file that `--memory` names, if it does.
+
+    Raises:
+        UsageError: `--no-memory` was given, too.
+    """
+    if memory is not None and no_memory:
+        raise UsageError("--memory and --no-memory exclude each other")
+    return Path(memory).expanduser() if memory is not None else None
+
+
+def drafter_options(nodes: int | None) -> DrafterOptions:
+    """What `--nodes` says of drafting: a fixed size of trees, or None for what pays."""
+    return DrafterOptions() if nodes is None else DrafterOptions(nodes=nodes, adaptive=False)
