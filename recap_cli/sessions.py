@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engine.conversation import Conversation
     from engine.events import Encoded, Notice
     from engine.images import ImageOptions, Picture
+    from engine.loading import LoadedModel
     from engine.prompts import Message
     from engine.session import Request, Session
     from engine.sizes import PixelLimits
@@ -50,6 +51,19 @@ def open_session(
             drafter=drafter,
         )
     )
+
+
+def load_model(
+    *, model: str, device: Device, device_map: DeviceMap | None, dtype: DType, progress: bool
+) -> "LoadedModel":
+    """A model without a session; see `engine.loading.load_model`.
+
+    `progress` lets a download show how far it is, on stderr.
+    """
+    from engine.loading import load_model  # noqa: PLC0415
+
+    _show_downloads(progress)
+    return load_model(model, device.value, dtype.value, device_map.value if device_map else None)
 
 
 def dry_run(model: str, request: "Request", *, progress: bool) -> "Iterator[Notice | Encoded]":
