@@ -27,6 +27,7 @@ class Family:
         image_markup: a picture in a prompt that has no chat template to write it.
         image_rows: the processor's output that has one row a picture; empty where none has.
         first_position: the rotary position of the first token.
+        causal: whether a token of the prompt sees only what is before it, and its own picture.
         layout: a chat template for models that come without one, which writes special tokens too.
     """
 
@@ -39,6 +40,7 @@ class Family:
     image_markup: str = ""
     image_rows: str = ""
     first_position: int = 0
+    causal: bool = True
     layout: str = ""
 
     @property
@@ -126,6 +128,7 @@ def _paligemma(model_type: str, name: str) -> Family:
         image_markup="<image>",
         image_rows="pixel_values",
         first_position=1,
+        causal=False,
         layout=PALIGEMMA_LAYOUT,
     )
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoConfig, ProcessorMixin
+from transformers import AutoConfig, PaliGemmaProcessor, ProcessorMixin
 
 from engine.errors import ImageError, PromptError
 from engine.families import FAMILIES, Family, family_of
@@ -44,6 +44,8 @@ class Model:
 
     def own_encoding(self, messages: list[Message]) -> dict[str, Tensor]:
         """By the model's own `apply_chat_template`, which expands placeholders and tokenises."""
+        if self.family.layout:
+            return self._own_prefix(messages)
         own: Any = self.processor.multimodal or self.processor.tokenizer
         # SmolVLM's first asks its video processor, which needs torchvision.
         apply = (
@@ -64,6 +66,19 @@ class Model:
                 return_tensors="pt",
             )
         )
+
+    def _own_prefix(self, messages: list[Message]) -> dict[str, Tensor]:
+        """By a processor that knows one text behind its pictures, and wants at least one."""
+        own = PaliGemmaProcessor(
+            self.processor.multimodal.image_processor, self.processor.tokenizer
+        )
+        images = [image for message in messages for image in message.images]
+        text = "\n\n".join(message.text for message in messages)
+        if not images:
+            ids = own.tokenizer(f"{own.tokenizer.bos_token}{text}\n", return_tensors="pt")
+            return {**ids, "token_type_ids": torch.zeros_like(ids["input_ids"])}
+        encoded = own(text="<image>" * len(images) + text, images=[images], return_tensors="np")
+        return {name: torch.as_tensor(encoded[name]) for name in encoded if name != "labels"}
 
     def _own_content(self, message: Message) -> object:
         if not self.family.vision:
@@ -196,6 +211,8 @@ def test_a_typed_placeholder_changes_nothing_about_the_pictures(model: Model) ->
     for name, value in typed.model_inputs.items():
         kinds = name in ("mm_token_type_ids", "token_type_ids")
         same = stands_for_pictures.long() if kinds else plain.model_inputs[name]
+        if kinds and model.family.layout:  # all of the prompt is of one kind
+            same = torch.zeros_like(typed.input_ids)
         assert torch.equal(value, same)
 
 
@@ -229,9 +246,8 @@ def test_pictures_stand_in_front_of_their_message_s_text_in_order(model: Model) 
         ]
     )
     token = model.family.image_token
-    head, middle, tail = re.split(r"Compare\.|Done\.", encoded.rendered)
-    assert [part.count(token) for part in (head, middle, tail)] == [2, 0, 1]
-    assert tail.index(token) < tail.index("And this?")
+    places = [part.count(token) for part in re.split(r"Compare\.|Done\.|And", encoded.rendered)]
+    assert places == ([3, 0, 0, 0] if model.family.layout else [2, 0, 1, 0])
     alone = [encoder.encode([Message("user", "", (image,))]) for image in (first, second, third)]
     if "batch_num_images" not in encoded.model_inputs:  # OneVision cuts up a lone picture only
         assert encoded.image_tokens == sum(each.image_tokens for each in alone)
@@ -286,13 +302,26 @@ def test_a_text_model_without_a_template_reads_plain_text(model: Model) -> None:
     assert encoded.input_ids[0, 0] == encoder.tokenizer.bos_token_id
 
 
-@EVERY_VISION_FAMILY
+@pytest.mark.parametrize("family", [name for name in VISION if not FAMILIES[name].layout])
 def test_a_vision_model_without_a_template_gets_its_pictures_before_the_text(model: Model) -> None:
     images = (picture(28, 28), picture(57, 57), picture(37, 91))
     encoded = model.encoder(None).encode([Message("user", "Same?", images)])
     assert encoded.rendered == model.family.image_markup * 3 + "Same?"
     fewer = model.encoder(None).encode([Message("user", "Same?", images[:2])])
     assert encoded.image_tokens > fewer.image_tokens > 0
+
+
+@pytest.mark.parametrize("family", ["paligemma", "paligemma2"])
+def test_a_family_without_templates_gets_pictures_begin_token_text_and_newline(
+    model: Model,
+) -> None:
+    encoder = model.encoder()
+    assert encoder.encode([Message("user", "cap en")]).rendered == "<bos>cap en\n"
+    images = (picture(28, 28), picture(57, 57))
+    encoded = encoder.encode([Message("system", "Be brief."), Message("user", "<image>?", images)])
+    assert encoded.rendered == "<image><image><bos>Be brief.\n\n<image>?\n"
+    assert encoded.image_tokens == 32
+    assert not encoded.model_inputs["token_type_ids"].any(), "all of it is prefix"
 
 
 @pytest.mark.parametrize("family", ["qwen2"])
