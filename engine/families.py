@@ -27,7 +27,7 @@ class Family:
         image_markup: a picture in a prompt that has no chat template to write it.
         image_rows: the processor's output that has one row a picture; empty where none has.
         first_position: the rotary position of the first token.
-        causal: whether a token of the prompt sees only what is before it, and its own picture.
+        causal: whether the prompt's texts see only what stands before them.
         layout: a chat template for models that come without one, which writes special tokens too.
     """
 
