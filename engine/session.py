@@ -25,6 +25,7 @@ from engine.memory.keeper import MemoryKeeper
 from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
+from engine.prefix import ReadPrompts, Rest
 from engine.prompts import EncodedPrompt, Message
 from engine.sizes import PixelLimits
 from engine.stats import DecodeStats
@@ -119,6 +120,8 @@ class Session:
         self._memory = TokenMemory()
         self._requests = 0
         self._turn = 0
+        self._conversation: object | None = None
+        self._read = ReadPrompts(loaded.encoder.placeholder_ids)
         self._nodes = options.drafter.nodes
         method = METHODS[options.method]
         if method.remembers and options.drafter.persistence and options.memory:
@@ -137,10 +140,20 @@ class Session:
         loaded = load_model(options.model, options.device, options.dtype, options.device_map)
         return cls(loaded, options)
 
-    def generate(self, request: Request, cancel: Cancel | None = None) -> Generator[Event]:
+    def generate(
+        self,
+        request: Request,
+        cancel: Cancel | None = None,
+        conversation: object | None = None,
+    ) -> Generator[Event]:
         """Answer one request; see `engine.events` for the order of events.
 
-        Setting `cancel` ends the answer after the running pass with `finish_reason="interrupt"`.
+        Args:
+            request: what is asked.
+            cancel: ends the answer after the running pass, with `finish_reason="interrupt"`.
+            conversation: a request that goes on with the one before names the same object. What
+                both read alike is not read again, and the contextual memory stays.
+
         Closing the iterator early is allowed and leaves the session good for the next request.
         One request at a time: going on with an iterator after another was begun is an error.
 
@@ -161,7 +174,8 @@ class Session:
         limits = Limits(counts.answer_tokens, self._loaded.stop_ids, ends)
         ids: list[int] = []
         with _within_memory():
-            for tokens in self._answer(prompt, limits, stats, started, cancel):
+            rest = self._rest(prompt, conversation)
+            for tokens in self._answer(prompt, rest, limits, stats, started, cancel):
                 self._requests += not ids
                 ids += tokens
                 yield Committed(tokens, text.feed(tokens), stats)
@@ -169,9 +183,9 @@ class Session:
                     raise RequestError("another request was begun; this one cannot go on")
                 if text.ended:
                     break
-        rest = text.finish()
-        if rest:
-            yield Committed((), rest, stats)
+        tail = text.finish()
+        if tail:
+            yield Committed((), tail, stats)
         yield Finished(
             token_ids=ids,
             text=text.whole(),
@@ -179,6 +193,7 @@ class Session:
             prompt_tokens=counts.prompt_tokens,
             image_tokens=counts.image_tokens,
             stats=stats,
+            kept_tokens=rest.kept,
         )
 
     def count(self, request: Request) -> Encoded:
@@ -218,9 +233,18 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.save_memory()
 
+    def _rest(self, prompt: EncodedPrompt, conversation: object | None) -> Rest:
+        """What of a prompt is not in the cache; nothing is, where no conversation goes on."""
+        if conversation is None or conversation is not self._conversation:
+            self._drafter.start(())
+            self._read = ReadPrompts(self._loaded.encoder.placeholder_ids)
+        self._conversation = conversation
+        return self._read.rest(prompt, self._target.cached if self._loaded.family.causal else 0)
+
     def _answer(
         self,
         prompt: EncodedPrompt,
+        rest: Rest,
         limits: Limits,
         stats: DecodeStats,
         started: float,
@@ -232,7 +256,8 @@ class Session:
         placeholders = self._loaded.encoder.placeholder_ids
         rules.start(len(history), limits.max_tokens, target.device)
         encoded = perf_counter()
-        logits = target.prefill(prompt, min(limits.max_tokens, MOST_ROOM) + self._nodes)
+        logits = target.prefill(prompt, min(limits.max_tokens, MOST_ROOM) + self._nodes, rest)
+        self._read.text = history
         first = predict(rules.apply(logits, DraftTree([history[-1]]), history), 0).choices
         stats.new_tokens = 1
         stats.prefill_s = perf_counter() - encoded
@@ -240,9 +265,10 @@ class Session:
         yield limits.until_end(first)
         if first[0] not in limits.stop_ids and limits.max_tokens > 1:
             seeding = perf_counter()
-            drafter.start(history)
+            new = history[rest.kept :]
+            drafter.resume(history[: rest.kept], new)
             if drafter.seeds:
-                seed(target, drafter, history, placeholders)
+                seed(target, drafter, new, placeholders)
             drafter.observe(first)
             stats.seed_s = perf_counter() - seeding
         target.forget_prompt()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from engine.families import Family
 from engine.kv_cache import GROWTH_STEP, TreeCache
+from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
 from engine.tree import DraftTree, visibility
 
@@ -29,7 +30,6 @@ class Target:
         # Where a prompt enters; layers may be elsewhere, and move what they get themselves.
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._mrope = family.rope == "mrope"
-        self._first_position = family.first_position
         self._cache_name = _cache_argument(model)
         self._masks = _LayerMasks(model)
         self._decoder: nn.Module = model.get_decoder()
@@ -37,44 +37,53 @@ class Target:
         self._softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         self._layers: int = model.config.get_text_config().num_hidden_layers
         self._cache = TreeCache(self._layers, 0)
-        self._position_delta = 0
+        self._position_delta = family.first_position
         self._prompt_hidden: Tensor | None = None
 
+    @property
+    def cached(self) -> int:
+        """How many tokens the cache holds."""
+        return self._cache.length
+
     @torch.inference_mode()
-    def prefill(self, prompt: EncodedPrompt, room: int) -> Tensor:
+    def prefill(self, prompt: EncodedPrompt, room: int, rest: Rest | None = None) -> Tensor:
         """Run the prompt, pictures included, and commit it.
 
         Args:
             room: tokens that the cache should expect behind the prompt.
+            rest: what of the prompt the cache does not hold already; None is all.
 
         Returns:
             [1, vocab] float32 logits of the token after the prompt.
         """
-        tokens = prompt.input_ids.shape[1]
-        self._cache, self._prompt_hidden = TreeCache(self._layers, tokens + room), None
-        rope_owner = _rope_owner(self.model) if self._mrope else None
-        if rope_owner is not None:
-            rope_owner.rope_deltas = None  # of the request before
-        inputs = {name: self._own(value) for name, value in prompt.model_inputs.items()}
+        kept, inputs = (rest.kept, rest.inputs) if rest else (0, prompt.model_inputs)
+        new = prompt.input_ids.shape[1] - kept
+        self._prompt_hidden = None
+        if kept:
+            self._cache.truncate(kept)
+            self._cache.reserve(new + room)
+        else:
+            self._cache = TreeCache(self._layers, new + room)
+        inputs = {name: self._own(value) for name, value in inputs.items()}
+        if self._mrope:
+            inputs["position_ids"] = self._place(prompt)[..., kept:]
         hook = self._head.register_forward_pre_hook(self._catch_hidden)
         try:
             output = self.model(
-                input_ids=prompt.input_ids.to(self.device),
+                input_ids=prompt.input_ids[:, kept:].to(self.device),
                 use_cache=True,
                 **{self._cache_name: self._cache},
                 **inputs,
             )
         finally:
             hook.remove()
-        self._cache.keep(range(tokens))
-        deltas = None if rope_owner is None else rope_owner.rope_deltas
-        self._position_delta = self._first_position if deltas is None else int(deltas.item())
+        self._cache.keep(range(new))
         logits: Tensor = output.logits[0]
         return logits.to(self.device).float()
 
     @torch.inference_mode()
     def prompt_logits(self, positions: Sequence[int]) -> Tensor:
-        """[m, vocab] float32 logits after these positions of the prompt that was prefilled."""
+        """[m, vocab] float32 logits after these positions of what was prefilled last."""
         assert self._prompt_hidden is not None, "prefill first"
         rows = torch.tensor(positions, device=self._prompt_hidden.device)
         return self._logits(self._prompt_hidden[0].index_select(0, rows))
@@ -114,6 +123,21 @@ class Target:
         if self._softcap is not None:  # as the model's forward does it behind the head
             logits = self._softcap * torch.tanh(logits / self._softcap)
         return logits.to(self.device).float()
+
+    def _place(self, prompt: EncodedPrompt) -> Tensor:
+        """[3, 1, T] positions in time, height and width; those of what follows go on from there."""
+        ids = prompt.input_ids.to(self.device)
+        places = {
+            name: self._own(value)
+            for name, value in prompt.model_inputs.items()
+            if name in ("image_grid_thw", "mm_token_type_ids")
+        }
+        if "image_grid_thw" not in places:
+            self._position_delta = 0
+            return torch.arange(ids.shape[1], device=self.device).expand(3, 1, -1)
+        positions, deltas = _rope_owner(self.model).get_rope_index(ids, **places)
+        self._position_delta = int(deltas.item())
+        return positions  # type: ignore[no-any-return]
 
     def _own(self, value: Tensor) -> Tensor:
         """On the model's device; pictures in its precision."""
@@ -178,5 +202,5 @@ def _cache_argument(model: Any) -> str:
 
 
 def _rope_owner(model: Any) -> Any:
-    """The module that keeps `rope_deltas` between forwards."""
-    return next(part for part in model.modules() if hasattr(part, "rope_deltas"))
+    """The module that knows where pictures stand."""
+    return next(part for part in model.modules() if hasattr(part, "get_rope_index"))

@@ -30,6 +30,7 @@ LAYERS = (
         "control_tokens",
     },
     {"fusion", "prompts", "demo"},
+    {"prefix"},
     {"drafters", "target", "loading"},
     {"decode", "random_weights"},
     {"text"},
