@@ -160,11 +160,8 @@ class PixtralProcessor(ProcessorMixin):  # type: ignore[misc]  # transformers is
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         self.image_token = image_token
         self.image_token_id = tokenizer.convert_tokens_to_ids(image_token)
-        self._merged_patch = patch_size * spatial_merge_size
+        self._merged_patch = image_processor.patch_size = patch_size * spatial_merge_size
         self._break, self._end = image_break_token, image_end_token
-
-    def _process_images(self, images: Any, **settings: Any) -> Any:
-        return super()._process_images(images, **settings | {"patch_size": self._merged_patch})
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         """What a picture's one placeholder is expanded to."""

@@ -50,12 +50,12 @@ def limited(
     Returns:
         The pictures, and what the processor is called with beside them.
     """
-    images = [_enlarged(image, _least_side(image_processor)) for image in images]
-    if limits == PixelLimits() or not images:
-        return images, {}
+    if not images:
+        return [], {}
     if "max_pixels" in getattr(image_processor.valid_kwargs, "__annotations__", ()):
-        return images, {"size": _budget(image_processor.size, limits)}
-    scaled = [_scaled(image, limits) for image in images]
+        return list(images), _budget(image_processor.size, limits)
+    side = _least_side(image_processor)
+    scaled = [_enlarged(_scaled(image, limits), side) for image in images]
     return scaled, _options(image_processor, images, limits.most) if limits.most else {}
 
 
@@ -71,10 +71,13 @@ def _options(image_processor: Any, images: Sequence[Image.Image], most: int) -> 
 
 
 def _least_side(image_processor: Any) -> int:
-    """What the longer side of a picture has to have; only Pixtral's processor enlarges nothing."""
+    """What the longer side of a picture has to have.
+
+    Only Pixtral's processor enlarges nothing, and its models fail on a picture of one token.
+    """
     keeps = set(dict(image_processor.size)) == {"longest_edge"}
     patch = getattr(image_processor, "patch_size", None)
-    return 2 * patch if keeps and isinstance(patch, int) else 0
+    return patch + 1 if keeps and isinstance(patch, int) else 0
 
 
 def _enlarged(image: Image.Image, least: int) -> Image.Image:
@@ -83,13 +86,15 @@ def _enlarged(image: Image.Image, least: int) -> Image.Image:
     return image if factor == 1 else image.resize(size, Image.Resampling.NEAREST)
 
 
-def _budget(own: Any, limits: PixelLimits) -> dict[str, int]:
+def _budget(own: Any, limits: PixelLimits) -> dict[str, Any]:
+    if limits == PixelLimits():
+        return {}
     least, most = limits.least or own["shortest_edge"], limits.most or own["longest_edge"]
     if limits.least is None:
         least = min(least, most)
     if limits.most is None:
         most = max(least, most)
-    return {"shortest_edge": least, "longest_edge": most}
+    return {"size": {"shortest_edge": least, "longest_edge": most}}
 
 
 def _scaled(image: Image.Image, limits: PixelLimits) -> Image.Image:

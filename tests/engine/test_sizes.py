@@ -7,9 +7,11 @@ import pytest
 from PIL import Image
 
 from engine.errors import ImageError, UsageError
+from engine.events import Finished
 from engine.families import FAMILIES
 from engine.loading import load_reader
 from engine.prompts import Message, PromptEncoder
+from engine.session import Request
 from engine.sizes import PixelLimits, repaired
 from tests.models import picture
 from tests.zoo import Zoo, finished, session
@@ -17,7 +19,8 @@ from tests.zoo import Zoo, finished, session
 VISION = tuple(sorted(name for name, family in FAMILIES.items() if family.vision))
 BUDGETED = ("glm4v", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")
 SCALED = ("idefics3", "internvl", "mistral3", "pixtral", "smolvlm")
-ODD = ((1, 1), (2, 3), (300, 1), (1, 300), (3000, 2), (5, 900))
+# The smallest, those of one patch or two, the thinnest.
+ODD = ((1, 1), (14, 14), (16, 16), (28, 28), (28, 14), (300, 1), (1, 300), (3000, 2), (5, 900))
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,14 @@ def test_every_family_takes_pictures_of_any_shape(zoo: Zoo, family: str) -> None
     ours = session(zoo.loaded(family))
     for size in ODD:
         assert len(finished(ours, [Message("user", "?", (picture(*size),))], 2).token_ids) == 2
+
+
+@pytest.mark.parametrize("family", SCALED, scope="module")
+def test_every_family_takes_the_least_number_of_pixels(zoo: Zoo, family: str) -> None:
+    request = Request([Message("user", "?", (picture(90, 60),))], 2, pixels=PixelLimits(most=1))
+    *_, last = session(zoo.loaded(family)).generate(request)
+    assert isinstance(last, Finished)
+    assert len(last.token_ids) == 2
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl"], scope="module")

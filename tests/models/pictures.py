@@ -12,4 +12,4 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
     return coarse.resize((width, height), Image.Resampling.BICUBIC)
 
 
-ODD_SIZES = ((28, 28), (37, 91), (161, 40), (113, 112), (57, 57))
+ODD_SIZES = ((30, 28), (37, 91), (161, 40), (113, 112), (57, 57))
