@@ -16,6 +16,7 @@ from PIL import Image
 from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
 from engine.drafters.base import Drafter
+from engine.drafters.recap import RecapDrafter
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
@@ -89,6 +90,21 @@ class Request:
             raise UsageError("a stop string is empty: every answer would end before it began")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """How much a session has learned.
+
+    Attributes:
+        contextual_keys: keys of the contextual memory, which lives for one conversation.
+        token_keys: keys of the token memory.
+        path: the token memory's file; None where nothing is kept.
+    """
+
+    contextual_keys: int
+    token_keys: int
+    path: Path | None
 
 
 class Session:
@@ -213,6 +229,14 @@ class Session:
         """
         message = Message("user", "?", (image,))
         return self._loaded.encoder.encode([message], pixels).image_tokens
+
+    def memory_use(self) -> MemoryUse:
+        """How much was learned so far, and where it is kept."""
+        contextual = 0
+        if isinstance(self._drafter, RecapDrafter):
+            contextual = self._drafter.contextual_keys
+        path = self._keeper.path if self._keeper else None
+        return MemoryUse(contextual, len(self._memory), path)
 
     def save_memory(self) -> list[Notice]:
         """Merge what was learned into the memory's file; a failure is a notice, never an error.

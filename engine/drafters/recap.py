@@ -62,6 +62,11 @@ class RecapDrafter:
         return self.options.k
 
     @property
+    def contextual_keys(self) -> int:
+        """Keys of two and three tokens in the contextual memory."""
+        return len(self._contextual.pairs) + len(self._contextual.triples)
+
+    @property
     def seeds(self) -> bool:
         """Whether predictions inside the prompt fill the memories."""
         return self.options.seeding

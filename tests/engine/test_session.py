@@ -15,7 +15,7 @@ from engine.memory.file import read_memory
 from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.options import DEFAULT_MAX_TOKENS
 from engine.prompts import Message
-from engine.session import Request, Session, SessionOptions
+from engine.session import MemoryUse, Request, Session, SessionOptions
 from engine.text import REPLACEMENT
 from tests.models import picture
 from tests.zoo import ANSWER, Zoo, answers, conversations, finished, session
@@ -275,6 +275,18 @@ def test_saving_twice_counts_once(zoo: Zoo, tmp_path: Path) -> None:
         assert file.read_bytes() == before
         finished(ours, HELLO)
     assert header_of(file).requests == 2
+
+
+def test_it_says_how_much_it_has_learned_and_where_that_is_kept(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "memory.safetensors"
+    ours = session(zoo.loaded("llama", torch.float32, None), memory_file=file)
+    assert ours.memory_use() == MemoryUse(0, 0, file)
+    finished(ours, HELLO)
+    learned = ours.memory_use()
+    assert learned.contextual_keys > learned.token_keys > 0
+    plain = session(zoo.loaded("llama", torch.float32, None), "plain")
+    finished(plain, HELLO)
+    assert plain.memory_use() == MemoryUse(0, 0, None)
 
 
 @pytest.mark.parametrize(
