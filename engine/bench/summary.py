@@ -21,6 +21,8 @@ from typing import Any, cast
 from engine.bench.document import GENERATE, PLAIN, ContenderRow, Document, Record
 from engine.bench.speedups import Speedups, decoded, ratio, speedups
 
+_RARE = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
@@ -89,6 +91,12 @@ class Row:
     peak_gpu_memory_bytes: int | None
     plain: Speedups
     generate: Speedups
+
+    @property
+    def usual_acceptance_by_depth(self) -> tuple[float, ...]:
+        """`acceptance_by_depth` as far as one pass in a hundred got; beyond that chance rules."""
+        usual = sum(count > _RARE * (self.passes or 0) for count in self.passes_by_depth)
+        return self.acceptance_by_depth[:usual]
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,9 @@ def record(
     """An answer's record; `others` are keys of it."""
     stats = stats or passed(commits)
     stats.decode_s = decode_s
+    token_ids = list(range(stats.new_tokens))
+    if difference:
+        token_ids[difference[0] :] = [0]
     found: dict[str, Any] = {
         "contender": contender,
         "task": task,
@@ -54,7 +57,7 @@ def record(
         "turn": turn,
         "repetition": repetition,
         "error": None,
-        "token_ids": list(range(stats.new_tokens)),
+        "token_ids": token_ids,
         "finish_reason": "stop",
         "prompt_tokens": 9,
         "image_tokens": 0,
@@ -83,7 +86,8 @@ def outside(contender: str, task: str = "a", *, new_tokens: int = 3, **others: A
     hidden: Any = dict.fromkeys(("committed", *DecodeStats().measures()))
     seen = record(contender, task, **others)
     times: Any = {"ttft_s": seen["ttft_s"], "decode_s": seen["decode_s"]}
-    return {**seen, **hidden, **times, "new_tokens": new_tokens}
+    ids = list(range(new_tokens))
+    return {**seen, **hidden, **times, "token_ids": ids, "new_tokens": new_tokens}
 
 
 def document(*records: Record, failures: dict[str, str] | None = None) -> Document:
@@ -166,7 +170,7 @@ CHARACTERS = {
 OUTSIDE = ("transformers", "transformers-lookup")
 
 
-def whole(contenders: int = 9, tasks: int = 3, repetitions: int = 2) -> Document:
+def whole(contenders: int = 9, tasks: int = 1, repetitions: int = 2) -> Document:
     """A document as of a whole run: both baselines, then methods, over six categories."""
     rng = random.Random(42)
     names = [*OUTSIDE, *CHARACTERS][:contenders] if contenders > 3 else ["plain", "recap", "racer"]
