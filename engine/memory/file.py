@@ -7,7 +7,6 @@ that `quarantine` makes (`NAME.corrupt-TIME`). What the bytes mean is `engine.me
 """
 
 import glob
-import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
+from engine.files import replace_file, temporary_of
 from engine.memory.format import FORMAT_VERSION, MemoryHeader, load, pack
 from engine.memory.table import TransitionTable
 
@@ -76,7 +76,7 @@ def update_memory(
     with _locked(path, "write"):
         stored = read_memory(path, fingerprint)
         header, table = _merge(stored, fingerprint, model, new, requests)
-        _replace(path, pack(header, table))
+        replace_file(path, pack(header, table))
     return header
 
 
@@ -141,33 +141,6 @@ def _merge(
     )
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Put `content` in the file's place, whole or not at all; the lock must be held."""
-    temporary = _temporary(path)
-    temporary.unlink(missing_ok=True)  # left by a process that was killed
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last; some file systems cannot, and then it is still whole."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 @contextmanager
 def _locked(path: Path, doing: str) -> Iterator[None]:
     """Hold the file's lock; errors of the file system become `MemoryFileError`."""
@@ -212,10 +185,6 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
-
-
 def _everything_of(path: Path) -> list[Path]:
     corrupt = path.parent.glob(f"{glob.escape(path.name)}.corrupt-*")
-    return [file for file in (path, _temporary(path), *corrupt) if file.exists()]
+    return [file for file in (path, temporary_of(path), *corrupt) if file.exists()]

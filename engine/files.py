@@ -1,0 +1,44 @@
+"""Files that are replaced whole: whatever happens, one is the old one or the new one."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` in the file's place; the file is private to its user (mode 0600).
+
+    A temporary file beside it, see `temporary_of`, is written, made to last and renamed. One
+    process at a time may replace a file.
+
+    Raises:
+        OSError: it could not be replaced, and is as it was.
+    """
+    temporary = temporary_of(path)
+    temporary.unlink(missing_ok=True)  # left by a process that was killed
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    _sync_folder(path.parent)
+
+
+def temporary_of(path: Path) -> Path:
+    """What `replace_file` writes before it takes a file's place."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last; some file systems cannot, and then it is still whole."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
