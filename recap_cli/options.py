@@ -51,6 +51,23 @@ class Method(StrEnum):
     PLAIN = "plain"
 
 
+def _some_text(stops: list[str] | None) -> list[str] | None:
+    if stops and not all(stops):
+        raise UsageError("--stop '' would end every answer before it began; give it a text")
+    return stops
+
+
+def _one_choice_of_devices(
+    context: typer.Context, chosen: Device | DeviceMap | None
+) -> Device | DeviceMap | None:
+    """A callback of both flags: whichever is read last finds the other."""
+    seen = [context.params.get("device"), context.params.get("device_map"), chosen]
+    device = next((each for each in seen if isinstance(each, Device)), Device.AUTO)
+    if device != Device.AUTO and any(isinstance(each, DeviceMap) for each in seen):
+        raise UsageError(f"--device {device} and --device-map exclude each other")
+    return chosen
+
+
 ImageFlag = Annotated[
     list[str] | None,
     typer.Option(
@@ -131,6 +148,7 @@ DeviceFlag = Annotated[
     typer.Option(
         "--device",
         metavar="DEVICE",
+        callback=_one_choice_of_devices,
         help="Where the model runs: auto, cpu, cuda or mps.",
         rich_help_panel=MODEL,
     ),
@@ -140,6 +158,7 @@ DeviceMapFlag = Annotated[
     typer.Option(
         "--device-map",
         metavar="MAP",
+        callback=_one_choice_of_devices,
         help="Spread a large model over devices: auto, balanced or sequential (needs accelerate).",
         rich_help_panel=MODEL,
     ),
@@ -176,6 +195,7 @@ StopFlag = Annotated[
     typer.Option(
         "--stop",
         metavar="TEXT",
+        callback=_some_text,
         help="End the answer before this text. Repeatable.",
         rich_help_panel=DECODING,
     ),

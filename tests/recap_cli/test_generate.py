@@ -310,6 +310,28 @@ def test_impossible_limits_of_pixels_are_wrong_usage(recap: Recap) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--stop", ""], "--stop '' would end every answer before it began; give it a text"),
+        (["--stop", "a", "--stop", ""], "--stop '' would end every answer"),
+        (["--device", "cpu", "--device-map", "auto"], "--device cpu and --device-map exclude"),
+        (["--device-map", "auto", "--device", "cpu"], "--device cpu and --device-map exclude"),
+    ],
+)
+def test_impossible_flags_are_refused_before_anything_is_opened(
+    recap: Recap, flags: list[str], reason: str
+) -> None:
+    outcome = echo(recap, *flags, "-i", "missing.png", "hi")
+    assert outcome.code == 2
+    assert outcome.stderr.startswith(f"recap: error: {reason}")
+
+
+def test_a_device_map_alone_is_good(recap: Recap) -> None:
+    assert echo(recap, "--device-map", "auto", "hi").code == 0
+    assert echo(recap, "--device", "auto", "--device-map", "auto", "hi").code == 0
+
+
 def test_a_note_of_the_memory_is_shown_also_when_the_request_fails(
     recap: Recap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
