@@ -10,14 +10,14 @@ _recap_complete() {
     fi
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "$path $word" in
-            "recap" | "recap generate" | "recap memory" | "recap memory inspect" | "recap memory clear") path="$path $word" ;;
+            "recap" | "recap generate" | "recap chat" | "recap memory" | "recap memory inspect" | "recap memory clear") path="$path $word" ;;
             *) break ;;
         esac
     done
     case $path in
         "recap")
             case $prev in
-                *) words="generate memory --version --help" ;;
+                *) words="generate chat memory --version --help" ;;
             esac ;;
         "recap generate")
             case $prev in
@@ -38,6 +38,27 @@ _recap_complete() {
                 --nodes) words="" ;;
                 --memory) files=1 ;;
                 *) words="--file --image --background --max-image-pixels --max-pixels --min-pixels --template --system --model --list-models --device --device-map --dtype --max-tokens --stop --method --nodes --memory --no-memory --json --dry-run --no-stream --stats --no-stats --quiet --help" ;;
+            esac ;;
+        "recap chat")
+            case $prev in
+                --image | -i) files=1 ;;
+                --background) words="" ;;
+                --max-image-pixels) words="" ;;
+                --max-pixels) words="" ;;
+                --min-pixels) words="" ;;
+                --system | -s) words="" ;;
+                --resume) files=1 ;;
+                --model | -m) files=1 ;;
+                --device) words="auto cpu cuda mps" ;;
+                --device-map) words="auto balanced sequential" ;;
+                --dtype) words="auto float32 bfloat16 float16" ;;
+                --max-tokens | -n) words="" ;;
+                --stop) words="" ;;
+                --method) words="recap plain" ;;
+                --nodes) words="" ;;
+                --memory) files=1 ;;
+                --save) files=1 ;;
+                *) words="--image --background --max-image-pixels --max-pixels --min-pixels --system --resume --model --device --device-map --dtype --max-tokens --stop --drop-oldest --method --nodes --memory --no-memory --save --jsonl --markdown --no-history --quiet --help" ;;
             esac ;;
         "recap memory")
             case $prev in

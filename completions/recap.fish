@@ -3,7 +3,7 @@ function __recap_path
     set -l path recap
     for word in (commandline -opc)[2..-1]
         switch "$path $word"
-            case 'recap' 'recap generate' 'recap memory' 'recap memory inspect' 'recap memory clear'
+            case 'recap' 'recap generate' 'recap chat' 'recap memory' 'recap memory inspect' 'recap memory clear'
                 set path "$path $word"
             case '*'
                 break
@@ -13,6 +13,7 @@ function __recap_path
 end
 complete -c recap -f
 complete -c recap -n 'test (__recap_path) = "recap"' -a generate -d 'Ask one question, with or without pictures.'
+complete -c recap -n 'test (__recap_path) = "recap"' -a chat -d 'Talk about pictures, or without any; /help shows the commands.'
 complete -c recap -n 'test (__recap_path) = "recap"' -a memory -d 'Inspect or clear what earlier answers taught.'
 complete -c recap -n 'test (__recap_path) = "recap"' -l version -d 'Show the version and exit.'
 complete -c recap -n 'test (__recap_path) = "recap"' -l help -s h -d 'Show this message and exit.'
@@ -41,6 +42,30 @@ complete -c recap -n 'test (__recap_path) = "recap generate"' -l no-stream -d 'W
 complete -c recap -n 'test (__recap_path) = "recap generate"' -l stats -l no-stats -d 'Figures on stderr at the end; if neither is given, on a terminal only.'
 complete -c recap -n 'test (__recap_path) = "recap generate"' -l quiet -s q -d 'Only the answer, and errors.'
 complete -c recap -n 'test (__recap_path) = "recap generate"' -l help -s h -d 'Show this message and exit.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l image -s i -r -F -d 'A picture: a file, a URL, or - for standard input. Repeatable.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l background -x -a '' -d 'What is behind transparent pictures.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l max-image-pixels -x -a '' -d 'Refuse larger pictures; 0 takes any.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l max-pixels -x -a '' -d 'Show larger pictures to the model with this many pixels: fewer tokens, sooner.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l min-pixels -x -a '' -d 'Show smaller pictures to the model with this many pixels.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l system -s s -x -a '' -d 'Instructions that come before the prompt.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l resume -r -F -d 'Go on with a saved conversation.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l model -s m -r -F -d 'A Hugging Face id, a model folder, a name of --list-models, or the built-in demo.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l device -x -a 'auto cpu cuda mps' -d 'Where the model runs: auto, cpu, cuda or mps.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l device-map -x -a 'auto balanced sequential' -d 'Spread a large model over devices: auto, balanced or sequential (needs accelerate).'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l dtype -x -a 'auto float32 bfloat16 float16' -d 'Number format: auto, float32, bfloat16 or float16.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l max-tokens -s n -x -a '' -d 'Longest answer, in tokens.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l stop -x -a '' -d 'End the answer before this text. Repeatable.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l drop-oldest -d 'Let go of the oldest turns where the model'\''s context is full.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l method -x -a 'recap plain' -d 'recap drafts tokens, plain does not; the answer is the same.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l nodes -x -a '' -d 'Draft tokens in a pass; by default as many as pay on this machine.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l memory -r -F -d 'Token memory to use instead of the tokenizer'\''s own.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l no-memory -d 'Neither read nor write a token memory'\''s file.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l save -r -F -d 'Write the conversation to a file, after every turn.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l jsonl -d 'Write one JSON object a turn instead of text.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l markdown -d 'On a terminal, show answers as Markdown, paragraph by paragraph.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l no-history -d 'Do not keep what is typed for the next run.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l quiet -s q -d 'Only the answer, and errors.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l help -s h -d 'Show this message and exit.'
 complete -c recap -n 'test (__recap_path) = "recap memory"' -a inspect -d 'Show what token memories hold: all of them, or the one that is named.'
 complete -c recap -n 'test (__recap_path) = "recap memory"' -a clear -d 'Delete token memories, damaged ones too: all of them, or the one that is named.'
 complete -c recap -n 'test (__recap_path) = "recap memory"' -l help -s h -d 'Show this message and exit.'

@@ -16,6 +16,7 @@ import typer
 
 from engine.errors import RecapError, UsageError
 from recap_cli import memory
+from recap_cli.chat import chat
 from recap_cli.generate import generate
 from recap_cli.terminal import print_error
 
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(name="generate")(generate)
+app.command(name="chat")(chat)
 app.add_typer(memory.app, name="memory")
 
 

@@ -24,15 +24,15 @@ def prompt_counts(event: Encoded | Finished) -> str:
 
 def progress(stats: DecodeStats) -> Text:
     """The live line: most important figures first, since a narrow terminal cuts it."""
-    return Text(f"{stats.new_tokens} tokens{_pace(stats)}", "dim")
+    return _dim_line(f"{stats.new_tokens} tokens", *_pace(stats))
 
 
 def brief(event: Finished) -> Text:
-    """An answer's figures on one line; it may be cut."""
+    """An answer's figures on one line, in the order of `progress`."""
     ending = "" if event.finish_reason == "stop" else f" ({event.finish_reason})"
-    line = Text(f"{event.stats.new_tokens} tokens{ending}", "dim")
-    line.append(f"  first {event.stats.ttft_s:.2f} s")
-    return line.append(_pace(event.stats))
+    tokens, first = f"{event.stats.new_tokens} tokens{ending}", f"first {event.stats.ttft_s:.2f} s"
+    speed, *drafting = _pace(event.stats)
+    return _dim_line(tokens, speed, *drafting[:1], first, *drafting[1:])
 
 
 def summary(event: Finished, *, ascii_only: bool = False) -> Table:
@@ -78,13 +78,21 @@ def shares(accepted: Mapping[str, int]) -> str:
     return "  ".join(f"{name} {count / whole:.0%}" for name, count in _ranked(accepted)) or _NOTHING
 
 
-def _pace(stats: DecodeStats) -> str:
-    """How fast, and thanks to what; every figure behind two blanks."""
-    speed = f"  {stats.decode_tokens_per_s:.1f} tok/s"
+def _dim_line(*figures: str) -> Text:
+    return Text("  ".join(figures), "dim")
+
+
+def _pace(stats: DecodeStats) -> list[str]:
+    """How fast, and thanks to what."""
+    speed = f"{stats.decode_tokens_per_s:.1f} tok/s"
     if not stats.drafted:
-        return speed
-    drafting = f"MAT {stats.mean_acceptance_length:.2f}  tree {stats.tree_size:.1f}"
-    return f"{speed}  {drafting}  {shares(stats.source_accepted)}"
+        return [speed]
+    return [
+        speed,
+        f"MAT {stats.mean_acceptance_length:.2f}",
+        f"tree {stats.tree_size:.1f}",
+        shares(stats.source_accepted),
+    ]
 
 
 def _sources(stats: DecodeStats) -> str:

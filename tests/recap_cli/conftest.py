@@ -36,10 +36,21 @@ class Terminal:
     child: Any
     screen: Screen
 
-    def until(self, text: str) -> None:
-        """Wait until the screen shows `text`."""
-        while text not in self.screen.text:
+    def until(self, text: str, times: int = 1) -> None:
+        """Wait until the screen shows `text`, or has shown it several times."""
+        while self.screen.text.count(text) < times:
             self.screen.feed(self.child.read_nonblocking(4096, timeout=20))
+
+    def enter(self, text: str) -> None:
+        """Type a line and, once it is there, press Enter."""
+        self.child.send(text)
+        self.until(text.splitlines()[-1])
+        self.child.send("\r")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size of the window."""
+        self.screen.resize(columns, rows)
+        self.child.setwinsize(rows, columns)
 
     def end(self) -> int:
         """Wait for the command's end; its exit code."""
@@ -59,6 +70,9 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RECAP_MEMORY_DIR", str(tmp_path / "memories"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # Our screens answer no question about where the cursor is.
+    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
     for name in ("RECAP_MODEL", "RECAP_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

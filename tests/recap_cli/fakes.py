@@ -1,4 +1,4 @@
-"""A session that needs no model: what it does follows from the model's name.
+"""Sessions and conversations that need no model: what they do follows from the model's name.
 
 `python -m tests.recap_cli.fakes ARGS` is `recap ARGS` with such sessions, for tests that need a
 process or a terminal of their own.
@@ -13,24 +13,33 @@ process or a terminal of their own.
     noted     has something to say about itself before and after the answer
     broken    fails after two words
     buggy     fails in a way that nobody foresaw
+    full      has no room for a second question
     heavy     takes a long time to open
     missing   cannot be opened
+    blind     repeats the prompt, and takes no pictures
+
+Pictures take four tokens each.
 
 The names in FOLDERS are folders where tests run, so that recap takes them for models on disk.
 """
 
+import json
 import time
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
-from engine.errors import ModelError, RequestError
+from engine.errors import ContextError, ModelError, RequestError, TranscriptError
 from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
 from engine.stats import DecodeStats
 from engine.tree import DraftTree
 from recap_cli import app, sessions
 
-FOLDERS = ["echo", "long", "patient", "deaf", "silent", "heavy", "rude", "noted", "broken", "buggy"]
+FOLDERS = [
+    *("echo", "long", "patient", "deaf", "silent", "heavy", "rude", "noted", "broken", "buggy"),
+    *("full", "blind"),
+]
 RUDE = "[bold]loud[/bold] \x1b[31mred\x1b[0m \x07:smile: ok"
 
 
@@ -82,9 +91,94 @@ class FakeSession:
         ids = list(range(1, 2 * len(done) + 1))
         yield Finished(ids, "".join(done), reason, 7, 4 * len(request.images), stats)
 
+    def memory_use(self) -> Any:
+        """Some numbers."""
+        return SimpleNamespace(contextual_keys=12, token_keys=34, path=Path("fake.safetensors"))
+
     def save_memory(self) -> list[Notice]:
         """There is no memory to save."""
         return [Notice("the memory has a note")] if self._model == "noted" else []
+
+
+class FakeConversation:
+    """Behaves like `engine.conversation.Conversation` in a `FakeSession`."""
+
+    def __init__(self, session: FakeSession, **settings: Any) -> None:
+        self.exchanges: list[Any] = []
+        self.system = settings["system"]
+        self.max_tokens = settings["max_tokens"]
+        self.drop_oldest = settings["drop_oldest"]
+        self._session = session
+
+    def ask(self, question: Any, cancel: Any) -> Generator[Event]:
+        """Answer as the session does, and keep what was said."""
+        if self._session.model_name == "full" and self.exchanges and not self.drop_oldest:
+            raise ContextError("no room for it")
+        request = SimpleNamespace(prompt=question.text, images=question.images)
+        for event in self._session.generate(request, cancel):
+            if isinstance(event, Finished):
+                self.exchanges.append(exchange(question, event.text, event.stats))
+            yield event
+
+    def undo(self) -> Any:
+        """The last exchange."""
+        return self.exchanges.pop() if self.exchanges else None
+
+    def clear(self) -> None:
+        """Nothing was said."""
+        self.exchanges.clear()
+
+    def transcript(self) -> Any:
+        """What was said."""
+        return SimpleNamespace(exchanges=list(self.exchanges))
+
+    def restore(self, transcript: Any) -> None:
+        """Say it again."""
+        self.exchanges = list(transcript.exchanges)
+
+    def usage(self) -> Any:
+        """Ten tokens an exchange."""
+        return SimpleNamespace(used=10 * len(self.exchanges), context_length=64)
+
+    def picture_tokens(self, _: Any) -> int:
+        """Four, as `FakeSession` counts them."""
+        if self._session.model_name == "blind":
+            raise RequestError("the model takes no pictures")
+        return 4
+
+
+def message(text: str, pictures: Sequence[Any]) -> Any:
+    """What `engine.prompts.Message` holds of a user's message."""
+    return SimpleNamespace(
+        text=text,
+        images=tuple(picture.image for picture in pictures),
+        sources=tuple(picture.origin for picture in pictures),
+    )
+
+
+def exchange(question: Any, answer: str, stats: DecodeStats) -> Any:
+    """What `engine.transcript.Exchange` holds, as far as it is shown."""
+    return SimpleNamespace(question=question, answer=answer, measures=stats.measures())
+
+
+def save(path: Path, transcript: Any) -> None:
+    """Write what was said."""
+    said = [(each.question.text, each.answer) for each in transcript.exchanges]
+    try:
+        path.write_text(json.dumps(said))
+    except OSError as error:
+        raise TranscriptError(f"{path}: {error.strerror}") from error
+
+
+def load(path: Path, _: Any) -> Any:
+    """Read what `save` wrote."""
+    if not path.exists():
+        raise TranscriptError(f"there is no {path}")
+    said = json.loads(path.read_text())
+    stats = DecodeStats()
+    return SimpleNamespace(
+        exchanges=[exchange(message(text, ()), answer, stats) for text, answer in said]
+    )
 
 
 def counted(request: Any) -> Encoded:
@@ -111,6 +205,10 @@ def _words(model: str, prompt: str) -> Sequence[str]:
 def use_fakes(replace: Callable[[Any, str, Any], None]) -> None:
     """Put fake sessions in the place of real ones, by `setattr` or what undoes it later."""
     replace(sessions, "open_session", lambda *, model, **_: FakeSession(model))
+    replace(sessions, "start_conversation", FakeConversation)
+    replace(sessions, "make_message", message)
+    replace(sessions, "save_transcript", save)
+    replace(sessions, "load_transcript", load)
     replace(sessions, "dry_run", lambda _, request, **__: iter([counted(request)]))
     replace(
         sessions,

@@ -43,7 +43,15 @@ def test_drafts_name_their_sources_the_most_fruitful_first() -> None:
 def test_an_answer_in_brief_says_why_it_ended_early(reason: FinishReason, ending: str) -> None:
     stats = DecodeStats(new_tokens=3, ttft_s=0.25, passes=2, pass_tokens=2, decode_s=0.5)
     finished = Finished([1, 2, 3], "x", reason, 5, 0, stats)
-    assert brief(finished).plain == f"3 tokens{ending}  first 0.25 s  4.0 tok/s"
+    assert brief(finished).plain == f"3 tokens{ending}  4.0 tok/s  first 0.25 s"
+
+
+def test_an_answer_in_brief_begins_with_what_matters_most() -> None:
+    stats = DecodeStats(new_tokens=9, passes=3, pass_tokens=8, decode_s=2, drafted=20, accepted=5)
+    stats.source_accepted["suffix"] = 5
+    assert brief(Finished([], "x", "stop", 5, 0, stats)).plain == (
+        "9 tokens  4.0 tok/s  MAT 2.67  first 0.00 s  tree 6.7  suffix 100%"
+    )
 
 
 @pytest.mark.parametrize(
