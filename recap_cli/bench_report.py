@@ -15,6 +15,7 @@ import typer
 
 from engine.errors import UsageError
 from recap_cli.grids import draw, markdown
+from recap_cli.options import OUTPUT
 
 if TYPE_CHECKING:
     from engine.bench.document import Document
@@ -35,16 +36,26 @@ FormatFlag = Annotated[
     typer.Option(
         "--format",
         help="table or md to read; json is everything, jsonl its records, csv its summary.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 OutputFlag = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there, not to standard output."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write there, not to standard output.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 PlotFlag = Annotated[
     Path | None,
     typer.Option(
-        "--plot", metavar="FILE.png", help="Draw four charts (needs pip install 'recap-vlm[plot]')."
+        "--plot",
+        metavar="FILE.png",
+        help=r"Draw four charts too (needs pip install 'recap-vlm\[plot]').",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
