@@ -165,10 +165,14 @@ def _described(
 
 def _description(path: Path, model: str | None, top: int) -> Description:
     from engine.memory.file import read_memory  # noqa: PLC0415
+    from engine.memory.paths import list_memories  # noqa: PLC0415
     from recap_cli.token_text import token_text  # noqa: PLC0415
 
     stored = read_memory(path)
     if stored is None:
+        if path in list_memories(path.parent):
+            way_out = "'recap memory clear' deletes them"
+            raise MemoryFileError(f"of {path} only damaged copies are left; {way_out}")
         raise MemoryFileError(f"there is no token memory {path}; 'recap memory inspect' shows all")
     header, table = stored
     size = path.stat().st_size

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
 from engine.files import replace_file, temporary_of
 from engine.memory.format import FORMAT_VERSION, MemoryHeader, load, pack
+from engine.memory.paths import CORRUPT
 from engine.memory.table import TransitionTable
 
 LOCK_TIMEOUT_S = 5.0
@@ -93,7 +94,7 @@ def quarantine(path: Path) -> Path | None:
             read_memory(path)
         except CorruptMemory:
             moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-            return path.replace(path.with_name(f"{path.name}.corrupt-{moment}"))
+            return path.replace(path.with_name(f"{path.name}{CORRUPT}{moment}"))
         except ForeignMemory:
             pass
         return None
@@ -186,5 +187,5 @@ def _make_private(folder: Path) -> None:
 
 
 def _everything_of(path: Path) -> list[Path]:
-    corrupt = path.parent.glob(f"{glob.escape(path.name)}.corrupt-*")
+    corrupt = path.parent.glob(f"{glob.escape(path.name)}{CORRUPT}*")
     return [file for file in (path, temporary_of(path), *corrupt) if file.exists()]

@@ -13,6 +13,8 @@ from platformdirs import user_data_path
 
 MEMORY_DIR_VARIABLE = "RECAP_MEMORY_DIR"
 SUFFIX = ".safetensors"
+CORRUPT = ".corrupt-"
+"""Between the name of a memory that was moved aside and the time of that."""
 
 
 def memory_folder() -> Path:
@@ -27,8 +29,13 @@ def memory_path(fingerprint: str) -> Path:
 
 
 def list_memories(folder: Path) -> list[Path]:
-    """The token memories in a folder, by name; none where there is no such folder."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
+    """The token memories in a folder, by name; none where there is no such folder.
+
+    One of which only damaged copies are left is listed by the name that it had.
+    """
+    aside = folder.glob(f"*{SUFFIX}{CORRUPT}*")
+    names = {path.name.rpartition(CORRUPT)[0] for path in aside}
+    return sorted({*folder.glob(f"*{SUFFIX}"), *(folder / name for name in names)})
 
 
 def tokenizer_fingerprint(vocab: Mapping[str, int]) -> str:

@@ -207,3 +207,14 @@ def test_ctrl_c_at_the_question_deletes_nothing(spawn: Callable[..., Terminal], 
     terminal.child.close()
     assert terminal.child.exitstatus == 130
     assert file.exists()
+
+
+def test_damaged_copies_without_a_memory_are_told_and_cleared(recap: Recap, file: Path) -> None:
+    aside = file.with_name(f"{file.name}.corrupt-20260101T000000")
+    file.rename(aside)
+    told = recap("memory", "inspect").stderr
+    assert told == (
+        f"recap: note: of {file} only damaged copies are left; 'recap memory clear' deletes them\n"
+    )
+    assert recap("memory", "clear", "--yes").code == 0
+    assert not aside.exists()

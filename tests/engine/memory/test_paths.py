@@ -32,6 +32,12 @@ def test_only_memories_are_listed(tmp_path: Path) -> None:
     assert list_memories(tmp_path / "missing") == []
 
 
+def test_a_memory_of_which_only_damaged_copies_are_left_is_listed(tmp_path: Path) -> None:
+    for time in ("1", "2"):
+        (tmp_path / f"a.safetensors.corrupt-{time}").touch()
+    assert list_memories(tmp_path) == [tmp_path / "a.safetensors"]
+
+
 def test_a_fingerprint_is_the_same_everywhere_and_in_any_order() -> None:
     vocab = {"Ġthe": 1, "a\0b": 2, "": 0, "日本": 3, '"': 4}
     shuffled = random.Random(0).sample(list(vocab.items()), len(vocab))
