@@ -10,6 +10,7 @@ from recap_cli.options import DEMO_MODEL, Device, DeviceMap, DType, Method
 if TYPE_CHECKING:
     from PIL import Image
 
+    from engine.bench.cost import Subject
     from engine.conversation import Conversation
     from engine.events import Encoded, Notice
     from engine.images import ImageOptions, Picture
@@ -64,6 +65,19 @@ def load_model(
 
     _show_downloads(progress)
     return load_model(model, device.value, dtype.value, device_map.value if device_map else None)
+
+
+def cost_subject(
+    *, model: str, device: Device, dtype: DType, random_weights: bool, progress: bool
+) -> "Subject":
+    """A model whose passes are to be timed; see `engine.bench.cost.open_subject`.
+
+    `progress` lets a download show how far it is, on stderr.
+    """
+    from engine.bench.cost import open_subject  # noqa: PLC0415
+
+    _show_downloads(progress)
+    return open_subject(model, device.value, dtype.value, random_weights=random_weights)
 
 
 def dry_run(model: str, request: "Request", *, progress: bool) -> "Iterator[Notice | Encoded]":
