@@ -4,20 +4,27 @@ It knows what was said and what the model still reads of that. Keys and values o
 and what was learned in them, are the session's business. Knows no terminal.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
 from PIL import Image
 
 from engine.decode import Cancel
-from engine.events import Encoded, Event, Finished
+from engine.errors import ContextError, RequestError
+from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
+from engine.options import DEFAULT_MAX_TOKENS
 from engine.prompts import Message
 from engine.session import Request, Session
 from engine.sizes import PixelLimits
+from engine.stats import DecodeStats
 from engine.transcript import Exchange, Transcript
 
 NEARLY_FULL = 0.85
 """Share of the context from which on the user is told how full it is."""
+KEPT_SHARE = 0.75
+"""Share of the context within which question and answer must fit after exchanges were dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Conversation:
         self.max_tokens = max_tokens
         self.drop_oldest = drop_oldest
         self._session = session
+        self._thread = object()  # by which the session knows the conversation
 
     def ask(
         self, question: Message, cancel: Cancel | None = None, elapsed_s: float = 0.0
@@ -80,20 +88,19 @@ class Conversation:
             ContextError: the conversation does not fit into the context.
             RequestError: the question cannot be answered; nothing is added to the conversation.
         """
-        for event in self._session.generate(self._request(question, elapsed_s), cancel):
-            if isinstance(event, Finished):
-                self.exchanges.append(
-                    Exchange(
-                        question=question,
-                        answer=event.text,
-                        token_ids=tuple(event.token_ids),
-                        finish_reason=event.finish_reason,
-                        prompt_tokens=event.prompt_tokens,
-                        kept_tokens=0,
-                        measures=event.stats.measures(),
-                    )
-                )
-            yield event
+        opening, events = self._begin(question, cancel, elapsed_s)
+        answer = _Answer(question)
+        with closing(events):
+            try:
+                for event in chain(opening, events):
+                    answer.follow(event)
+                    if isinstance(event, Finished):
+                        self.exchanges.append(answer.exchange())
+                    yield event
+            except BaseException as error:  # also the end of this iterator
+                if answer.broken_off and not isinstance(error, RequestError):
+                    self.exchanges.append(answer.exchange())
+                raise
 
     def undo(self) -> Exchange | None:
         """Take the last exchange back, and return it; None where there is none.
@@ -110,6 +117,7 @@ class Conversation:
         """Forget what was said and what was learned from it; system message and settings stay."""
         self.exchanges.clear()
         self.dropped = 0
+        self._thread = object()
 
     def restore(self, transcript: Transcript) -> None:
         """Go on where a transcript ends; what was said before is forgotten.
@@ -149,6 +157,54 @@ class Conversation:
         """
         return self._session.picture_tokens(image, self.pixels)
 
+    def _begin(
+        self, question: Message, cancel: Cancel | None, elapsed_s: float
+    ) -> tuple[list[Event], Generator[Event]]:
+        """The events before anything is computed, and those to come.
+
+        The oldest exchanges are dropped where that is wanted and the context has too little room.
+        As everything behind them must be read anew, more are dropped at once than would do.
+        """
+        before = self.dropped
+        while True:
+            request = self._request(question, elapsed_s)
+            events = self._session.generate(request, cancel, self._thread)
+            may_drop = self.drop_oldest and self.dropped < len(self.exchanges)
+            try:
+                opening, encoded = _until_encoded(events)
+            except ContextError:
+                if not may_drop:
+                    self.dropped = before
+                    raise
+            else:
+                if not (may_drop and self._is_tight(encoded, afresh=self.dropped > before)):
+                    return self._told(opening, encoded, self.dropped - before), events
+                events.close()
+            self.dropped += 1
+
+    def _is_tight(self, encoded: Encoded, *, afresh: bool) -> bool:
+        """Whether exchanges should be dropped; `afresh`: some were."""
+        length = encoded.context_length
+        if length is None:
+            return False
+        answer = self.max_tokens or min(DEFAULT_MAX_TOKENS, length // 4)
+        limit = KEPT_SHARE * length if afresh else length
+        return encoded.prompt_tokens + answer > limit
+
+    def _told(self, opening: list[Event], encoded: Encoded, dropped: int) -> list[Event]:
+        """The opening, with what the user should read about the context."""
+        if dropped:
+            turns = "turn is" if dropped == 1 else f"{dropped} turns are"
+            notice = Notice(f"the context was full: the oldest {turns} not read any more")
+            return [notice, *opening]
+        length = encoded.context_length
+        if self.drop_oldest or length is None or encoded.prompt_tokens < NEARLY_FULL * length:
+            return opening
+        share = encoded.prompt_tokens / length
+        counts = f"{encoded.prompt_tokens} of {length} tokens"
+        notice = Notice(f"the context is {share:.0%} full ({counts}); once it is, nothing fits in")
+        return [*opening, notice]
+
     def _request(self, question: Message, elapsed_s: float = 0.0) -> Request:
         messages = [Message("system", self.system)] if self.system else []
         for exchange in self.exchanges[self.dropped :]:
@@ -160,3 +216,55 @@ class Conversation:
             stop=self.stop,
             pixels=self.pixels,
         )
+
+
+class _Answer:
+    """What becomes of a question, from its events."""
+
+    def __init__(self, question: Message) -> None:
+        self._question = question
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._finish_reason: FinishReason | None = None
+        self._prompt_tokens = 0
+        self._stats = DecodeStats()
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether it began and did not end."""
+        return bool(self._token_ids) and self._finish_reason is None
+
+    def follow(self, event: Event) -> None:
+        """Take the next event."""
+        match event:
+            case Encoded():
+                self._prompt_tokens = event.prompt_tokens
+            case Committed():
+                self._token_ids += event.token_ids
+                self._text += event.text
+                self._stats = event.stats
+            case Finished():
+                self._text = event.text
+                self._finish_reason = event.finish_reason
+
+    def exchange(self) -> Exchange:
+        """The exchange as it stands; it was interrupted where it is not finished."""
+        return Exchange(
+            question=self._question,
+            answer=self._text,
+            token_ids=tuple(self._token_ids),
+            finish_reason=self._finish_reason or "interrupt",
+            prompt_tokens=self._prompt_tokens,
+            kept_tokens=self._stats.kept_tokens,
+            measures=self._stats.measures(),
+        )
+
+
+def _until_encoded(events: Iterator[Event]) -> tuple[list[Event], Encoded]:
+    """The first events, of which the last says what the question costs."""
+    opening: list[Event] = []
+    for event in events:
+        opening.append(event)
+        if isinstance(event, Encoded):
+            return opening, event
+    raise AssertionError("a session says what a question costs")

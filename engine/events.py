@@ -56,8 +56,7 @@ class Finished:
 
     `token_ids` holds every token committed, the stop token included when there was one; `text`
     equals the tokenizer's decoding of them without special tokens. Where a stop string ended the
-    answer, `token_ids` ends with the token that completed it, and `text` before it. `kept_tokens`
-    of the prompt's tokens were in the cache since the conversation's last request.
+    answer, `token_ids` ends with the token that completed it, and `text` before it.
     """
 
     token_ids: Sequence[int]
@@ -66,7 +65,6 @@ class Finished:
     prompt_tokens: int
     image_tokens: int
     stats: DecodeStats
-    kept_tokens: int = 0
 
 
 Event = Notice | Encoded | Committed | Finished

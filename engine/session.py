@@ -191,6 +191,7 @@ class Session:
         ids: list[int] = []
         with _within_memory():
             rest = self._rest(prompt, conversation)
+            stats.kept_tokens = rest.kept
             for tokens in self._answer(prompt, rest, limits, stats, started, cancel):
                 self._requests += not ids
                 ids += tokens
@@ -209,7 +210,6 @@ class Session:
             prompt_tokens=counts.prompt_tokens,
             image_tokens=counts.image_tokens,
             stats=stats,
-            kept_tokens=rest.kept,
         )
 
     def count(self, request: Request) -> Encoded:

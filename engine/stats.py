@@ -21,11 +21,13 @@ predictions after the token before."""
 class DecodeStats:
     """Running counts of one request; safe to read between passes.
 
+    `kept_tokens` of the prompt were in the cache already, since the conversation's last request.
     All times are in seconds of wall clock. `acceptance_histogram[n]` counts verify passes that
     committed n tokens. `depth_reached[d - 1]` counts passes whose tree had a node at depth d,
     `depth_accepted[d - 1]` those that accepted one there.
     """
 
+    kept_tokens: int = 0
     new_tokens: int = 0
     passes: int = 0
     pass_tokens: int = 0
