@@ -122,8 +122,9 @@ def _payoffs(payoffs: "Sequence[Payoff]") -> Grid:
             " that the smaller pass has.",
             "Accepted is the probability a that the best guess is. A chain of n tokens commits"
             " 1 + a + a^2 + ... + a^(n-1); in a tree the r-th best guess is accepted with"
-            " a (1-a)^(r-1), and the likeliest n-1 paths are taken. Larger passes than these no"
-            " longer pay; + is the largest measured, beyond which one may.",
+            " a (1-a)^(r-1), and the likeliest n-1 paths are taken. Drafting is taken to be free."
+            " Larger passes than these no longer pay; + is the largest measured, beyond which one"
+            " may.",
         ),
     )
 

@@ -45,7 +45,7 @@ def payoff(points: Sequence[CostPoint], acceptance: float, shape: Shape) -> Payo
     """The best of the sizes that were measured in one context, the smaller one of equals.
 
     A pass over n tokens commits E(n) = 1 + the sum of the probabilities of its n - 1 guesses, and
-    is E(n) * cost(1) / cost(n) times as fast as passes of one token.
+    is E(n) * cost(1) / cost(n) times as fast as passes of one token, if drafting is free.
     """
     most = max(point.tokens for point in points)
     expected = list(accumulate(islice(guesses(acceptance, shape), most - 1), initial=1.0))
