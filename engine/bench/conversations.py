@@ -58,7 +58,7 @@ class Conversations:
     def _answer(self, task: Task, turn: int) -> str:
         answer = self._answers.get((task.id, turn))
         if answer is None:
-            raise RequestError(f"turn {turn + 1} before has no answer of {PLAIN} to go on from")
+            raise RequestError(f"turn {turn + 1} has no answer of {PLAIN} to go on from")
         return answer
 
     def _pictures(self, task: Task) -> tuple[Pictures, list[float]]:

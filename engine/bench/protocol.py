@@ -132,7 +132,7 @@ class Benchmark:
             for contender in self.plan.contenders
             if contender.starts(self.plan.memory_start) == WARM or contender.name == PLAIN
         )
-        if self.plan.memory_start != WARM or self.start:
+        if self.start or all(contender.name == PLAIN for contender in who):
             return None
         plan = replace(self.plan, contenders=who, repetitions=1, memory_start=COLD)
         return Benchmark(self._loaded, plan)
