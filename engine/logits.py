@@ -20,6 +20,11 @@ from engine.tree import DraftTree
 
 BLOCK = 64
 """Vocabulary entries a block when the top k are looked for."""
+BLOCK_MASS = 1.5
+"""A block's exponentials by that of its largest entry, on average: with SmolLM2-135M on Spec-Bench
+this puts half of all probabilities within 2 % of the softmax, and nine in ten within 10 %."""
+SMALL = 4096
+"""Vocabularies up to this size are searched as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Predictions:
     Attributes:
         choices: [n] its greedy next tokens.
         top_ids: [n, k] int64, its most probable next tokens, best first; k may be 0.
-        top_probs: [n, k] float32, their softmax probabilities.
+        top_probs: [n, k] float32, their softmax probabilities; with large vocabularies estimates.
     """
 
     choices: list[int]
@@ -38,38 +43,62 @@ class Predictions:
 
 
 def predict(logits: Tensor, k: int) -> Predictions:
-    """Choices and top k of [n, vocab] float32 logits, in one transfer to the CPU.
-
-    The top k are found among the k blocks with the largest maxima, which is exact up to ties and
-    several times faster than a top-k over whole rows.
-    """
+    """Choices and top k of [n, vocab] float32 logits, in one transfer to the CPU."""
     n, vocab = logits.shape
-    blocks = -(-vocab // BLOCK)
     if k == 0:
         empty = np.empty((n, 0))
-        choices = logits.argmax(-1).tolist()
-        return Predictions(choices, empty.astype(np.int64), empty.astype(np.float32))
-    if blocks * BLOCK != vocab:
-        logits = torch.nn.functional.pad(logits, (0, blocks * BLOCK - vocab), value=-torch.inf)
-    blocked = logits.view(n, blocks, BLOCK)
-    maxima = blocked.amax(-1)
-    best = maxima.argmax(-1)
-    choice = best * BLOCK + blocked[torch.arange(n, device=logits.device), best].argmax(-1)
-    k = min(k, vocab)
-    chosen = maxima.topk(min(k, blocks)).indices
-    candidates = blocked.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).flatten(1)
-    values, places = candidates.topk(k)
-    ids = chosen.gather(1, places // BLOCK) * BLOCK + places % BLOCK
-    ids.clamp_(max=vocab - 1)  # padding, where fewer than k tokens are possible
-    probs = (values - logits.logsumexp(-1, keepdim=True)).exp()
-    probs = probs.nan_to_num().clamp(max=1.0)  # after an overflow nothing is known
+        return Predictions(_choices(logits), empty.astype(np.int64), empty.astype(np.float32))
+    ids, probs = _top(logits, min(k, vocab))
+    if logits.device.type == "cpu":
+        return Predictions(_choices(logits), ids.numpy(), probs.numpy())
     # Bits of floats among integers: MPS has no float64, which would hold both.
-    packed = torch.cat([choice[:, None].int(), ids.int(), probs.view(torch.int32)], 1).cpu().numpy()
+    choices = logits.argmax(-1, keepdim=True)
+    packed = torch.cat([choices.int(), ids.int(), probs.view(torch.int32)], 1).cpu().numpy()
+    k = ids.shape[1]
     return Predictions(
         packed[:, 0].tolist(),
         packed[:, 1 : k + 1].astype(np.int64),
         np.ascontiguousarray(packed[:, k + 1 :]).view(np.float32),
     )
+
+
+def _choices(logits: Tensor) -> list[int]:
+    """The argmax of each row, the lowest id on a tie; NumPy's is ten times as fast on a CPU."""
+    if logits.device.type == "cpu":
+        return logits.numpy().argmax(-1).tolist()  # type: ignore[no-any-return]
+    return logits.argmax(-1).tolist()
+
+
+def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """[n, k] int64 ids of the k largest logits of each row, largest first, and probabilities.
+
+    In a large vocabulary they are found among the k blocks with the largest maxima, which is exact
+    up to ties and several times faster than a top-k over whole rows. The exponentials of all other
+    blocks are estimated from their maxima: computing them would take most of the time.
+    """
+    n, vocab = logits.shape
+    if vocab <= SMALL:
+        values, ids = logits.topk(k)
+        return ids, _known((values - logits.logsumexp(-1, keepdim=True)).exp())
+    blocks = -(-vocab // BLOCK)
+    if blocks * BLOCK != vocab:
+        logits = torch.nn.functional.pad(logits, (0, blocks * BLOCK - vocab), value=-torch.inf)
+    blocked = logits.view(n, blocks, BLOCK)
+    maxima = blocked.amax(-1)
+    chosen = maxima.topk(min(k, blocks)).indices
+    candidates = blocked.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    values, places = candidates.topk(k)
+    ids = chosen.gather(1, places // BLOCK) * BLOCK + places % BLOCK
+    ids.clamp_(max=vocab - 1)  # padding, where fewer than k tokens are possible
+    best = values[:, :1]
+    others = (maxima - best).exp().scatter_(1, chosen, 0).sum(-1, keepdim=True)
+    total = (candidates - best).exp().sum(-1, keepdim=True) + BLOCK_MASS * others
+    return ids, _known((values - best).exp() / total)
+
+
+def _known(probs: Tensor) -> Tensor:
+    """Probabilities; after an overflow nothing is known."""
+    return probs.nan_to_num().clamp(max=1.0)
 
 
 class GreedyRules:
