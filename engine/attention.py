@@ -33,7 +33,7 @@ def tree_attention(
 
     Args:
         query: [1, heads, n, head dim].
-        key, value: [1, kv heads, T, head dim]; heads is a multiple of kv heads.
+        key, value: [1, kv heads, T or more, head dim]; heads is a multiple of kv heads.
         attention_mask: [1, 1, n, T], added to the scaled products; None outside decode passes.
         scaling: factor of the products; None is 1 / sqrt(head dim).
         softcap: c in c * tanh(product / c), which bounds the scaled products; None does not.
@@ -42,6 +42,9 @@ def tree_attention(
         [1, n, heads, head dim] in the query's dtype, and None for the weights.
     """
     batch, heads, n, dim = query.shape
+    if attention_mask is not None:  # a pass gets the cache's whole buffers
+        length = attention_mask.shape[-1]
+        key, value = key[:, :, :length], value[:, :, :length]
     if softcap is not None:
         scale = dim**-0.5 if scaling is None else scaling
         return _capped(query, key, value, attention_mask, scale, softcap), None

@@ -2,9 +2,14 @@
 
 Every forward writes behind the committed tokens, and only `keep` makes what it wrote permanent. A
 forward that was abandoned half-way leaves a valid cache. Knows nothing of trees but slots.
+
+A prefill gets back what it may see. A pass that is compiled or captured once and run at any length
+must not depend on that length: it says by a tensor where it writes (`slots`), gets back whole
+buffers, and reads as many keys as its mask has columns.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +21,16 @@ GROWTH_STEP = 256
 
 
 _Kind = tuple[int, int, int, torch.dtype, torch.device]
-_Place = tuple[_Kind, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a layer's keys and values lie: which buffer, and which row of it."""
+
+    keys: int
+    keys_row: int
+    values: int
+    values_row: int
 
 
 class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
@@ -25,18 +39,25 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     Layers whose keys (or values) have equal shape share one buffer [layers, 1, kv heads,
     capacity, head dim], so that keeping a path is one copy a buffer and not one a layer. A model
     with layers of several shapes gets buffers for all its layers in each of them.
-    Sliding-window layers keep every token as well: the window is the mask's business.
+    Sliding-window layers keep every token as well: the window is the mask's business. What is not
+    written yet is zero, as a masked key that is not a number would spoil what it is masked in.
+
+    Attributes:
+        length: committed tokens.
+        slots: [n] int64, where the next forward's n tokens go; None is behind the committed ones.
+        buffers: all there are.
     """
 
     def __init__(self, layers: int, capacity: int) -> None:
         """Room for `capacity` tokens in up to `layers` layers; allocated when first written to."""
         super().__init__(layers=[])
         self.length = 0
+        self.slots: Tensor | None = None
+        self.buffers: list[Tensor] = []
         self._capacity = capacity
         self._most_layers = layers
-        self._buffers: dict[_Kind, Tensor] = {}
-        self._rows: dict[int, tuple[_Place, _Place]] = {}
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._kinds: list[_Kind] = []
+        self._places: dict[int, _Place] = {}
 
     @property
     def capacity(self) -> int:
@@ -46,18 +67,25 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Put [1, kv heads, n, head dim] behind the committed tokens; return all, committed first.
+        """Put [1, kv heads, n, head dim] behind the committed tokens, or where `slots` says.
 
         Called by the model's attention layers. Room must have been made with `reserve`.
+
+        Returns:
+            Committed keys and values, then the new ones; with `slots` the whole buffers instead.
         """
-        if layer_idx not in self._layers:
-            self._rows[layer_idx] = (self._place(0, key_states), self._place(1, value_states))
-            self._slice(layer_idx)
-        keys, values = self._layers[layer_idx]
+        if layer_idx not in self._places:
+            self._places[layer_idx] = self._place(key_states, value_states)
+        at = self._places[layer_idx]
+        keys, values = self.buffers[at.keys], self.buffers[at.values]
+        if self.slots is not None:
+            torch.ops.recap.write(keys, at.keys_row, self.slots, key_states)
+            torch.ops.recap.write(values, at.values_row, self.slots, value_states)
+            return keys[at.keys_row], values[at.values_row]
         end = self.length + key_states.shape[-2]
-        keys[:, :, self.length : end] = key_states
-        values[:, :, self.length : end] = value_states
-        return keys[:, :, :end], values[:, :, :end]
+        keys[at.keys_row, :, :, self.length : end] = key_states
+        values[at.values_row, :, :, self.length : end] = value_states
+        return keys[at.keys_row, :, :, :end], values[at.values_row, :, :, :end]
 
     def reserve(self, tokens: int) -> None:
         """Make room for a forward over `tokens` tokens behind the committed ones."""
@@ -75,7 +103,7 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         moved = next((i for i, slot in enumerate(slots) if slot != i), count)
         if moved < count:
             source = torch.tensor(slots[moved:]) + start
-            for buffer in self._buffers.values():
+            for buffer in self.buffers:
                 kept = buffer.index_select(3, source.to(buffer.device))
                 buffer[:, :, :, start + moved : start + count] = kept
         self.length = start + count
@@ -99,27 +127,44 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     @property
     def is_sliding(self) -> list[bool]:
         """No layer drops old tokens."""
-        return [False] * max(len(self._layers), 1)
+        return [False] * max(len(self._places), 1)
 
-    def _place(self, part: int, states: Tensor) -> _Place:
-        """A row for a layer's keys (part 0) or values (1) in the buffer of their kind."""
+    def _place(self, keys: Tensor, values: Tensor) -> _Place:
+        """Rows for a layer that writes for the first time."""
+        places = self._places.values()
+        key, value = self._buffer(0, keys), self._buffer(1, values)
+        return _Place(
+            key,
+            sum(place.keys == key for place in places),
+            value,
+            sum(place.values == value for place in places),
+        )
+
+    def _buffer(self, part: int, states: Tensor) -> int:
+        """The buffer for keys (part 0) or values (1) of this kind."""
         _, heads, _, dim = states.shape
         kind = (part, heads, dim, states.dtype, states.device)
-        if kind not in self._buffers:
+        if kind not in self._kinds:
             shape = (self._most_layers, 1, heads, self._capacity, dim)
-            self._buffers[kind] = states.new_empty(shape)
-        return kind, sum(place[part][0] == kind for place in self._rows.values())
+            self._kinds.append(kind)
+            self.buffers.append(states.new_zeros(shape))
+        return self._kinds.index(kind)
 
     def _grow(self, capacity: int) -> None:
-        for kind, buffer in self._buffers.items():
+        for i, buffer in enumerate(self.buffers):
             layers, batch, heads, _, dim = buffer.shape
-            larger = buffer.new_empty((layers, batch, heads, capacity, dim))
+            larger = buffer.new_zeros((layers, batch, heads, capacity, dim))
             larger[:, :, :, : self.length] = buffer[:, :, :, : self.length]
-            self._buffers[kind] = larger
+            self.buffers[i] = larger
         self._capacity = capacity
-        for layer in self._rows:
-            self._slice(layer)
 
-    def _slice(self, layer: int) -> None:
-        key, value = self._rows[layer]
-        self._layers[layer] = (self._buffers[key[0]][key[1]], self._buffers[value[0]][value[1]])
+
+def _write(buffer: Tensor, row: int, slots: Tensor, states: Tensor) -> None:
+    buffer[row].index_copy_(2, slots, states)
+
+
+# An operator of its own: a compiler that sees single writes into rows of a buffer copies all of it.
+_LIBRARY = torch.library.Library("recap", "DEF")
+_LIBRARY.define("write(Tensor(a!) buffer, int row, Tensor slots, Tensor states) -> ()")
+_LIBRARY.impl("write", _write, "CompositeExplicitAutograd")
+torch.library.register_fake("recap::write", lambda *_: None, lib=_LIBRARY)

@@ -1,0 +1,79 @@
+"""Attention masks of verify passes, in buffers that are kept from pass to pass.
+
+Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is committed, its ancestors
+and itself; in layers with a sliding window only what is nearer than that. Knows no model's forward.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.tree import DraftTree, visibility
+
+COLUMNS_STEP = 256
+"""Columns by which a buffer grows at least."""
+
+Masks = Tensor | dict[str, Tensor]
+"""One mask, or one for each layer type of a model that has several."""
+
+
+class TreeMasks:
+    """Masks for the layer types that a model's config names."""
+
+    def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device) -> None:
+        """`text_config`: the config of the model's language part."""
+        self._window: int | None = getattr(text_config, "sliding_window", None)
+        # Mistral's config has no layer types: every layer has the window, if there is one.
+        only = "full_attention" if self._window is None else "sliding_attention"
+        self._kinds = sorted(set(getattr(text_config, "layer_types", None) or (only,)))
+        self._full = torch.empty((0, 0), dtype=dtype, device=device)
+        self._sliding = self._full
+        self._open = 0
+        self._tree = (0, 0)
+
+    def of(self, tree: DraftTree, start: int, extent: int) -> Masks:
+        """[1, 1, n, extent] for a tree of n nodes in the slots from `start` on.
+
+        Columns behind the tree are hidden. A result is good until the next call.
+        """
+        full = self._see(tree, start, extent)
+        masks = {kind: self._of_kind(kind, full, tree, start) for kind in self._kinds}
+        return masks if len(masks) > 1 else masks[self._kinds[0]]
+
+    def _see(self, tree: DraftTree, start: int, extent: int) -> Tensor:
+        """Writes what changed since the last pass: its tree, and tokens committed since."""
+        n = len(tree)
+        self._make_room(n, extent)
+        left, right = self._tree
+        self._full[:, left:right] = -torch.inf
+        self._full[:, min(self._open, start) : self._open] = -torch.inf
+        self._full[:, self._open : start] = 0
+        seen = np.where(visibility(tree.parents), np.float32(0), np.float32(-np.inf))
+        self._full[:n, start : start + n] = torch.from_numpy(seen)
+        self._open, self._tree = start, (start, start + n)
+        return self._full[None, None, :n, :extent]
+
+    def _make_room(self, n: int, extent: int) -> None:
+        rows, columns = self._full.shape
+        # Never all columns of a buffer: to a compiler that is another case.
+        wide = extent < columns
+        if n <= rows and wide:
+            return
+        size = (max(n, rows), columns if wide else extent + COLUMNS_STEP)
+        self._full = self._full.new_full(size, -torch.inf)
+        if "sliding_attention" in self._kinds and self._window is not None:
+            self._sliding = torch.empty_like(self._full)
+        self._open, self._tree = 0, (0, 0)
+
+    def _of_kind(self, kind: str, full: Tensor, tree: DraftTree, start: int) -> Tensor:
+        if kind != "sliding_attention" or self._window is None:
+            return full
+        n, extent = full.shape[2:]
+        own = torch.tensor(tree.depths, device=full.device) + start
+        places = torch.arange(extent, device=full.device)
+        places[start : start + n] = own
+        far = own[:, None] - places >= self._window
+        sliding = self._sliding[None, None, :n, :extent]
+        return sliding.copy_(full).masked_fill_(far, -torch.inf)

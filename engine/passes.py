@@ -1,0 +1,152 @@
+"""Verify passes: a draft tree -> logits at its nodes, in one forward of a model's language part.
+
+What a forward reads lies in buffers that are kept from pass to pass. Passes have the size of their
+trees, or, for whoever wants few shapes (see `PassShapes`), are padded: with nodes whose logits
+nobody reads, and with keys that nobody sees. Decides nothing; knows neither prompts nor pictures.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.kv_cache import TreeCache
+from engine.masks import Masks, TreeMasks
+from engine.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class PassShapes:
+    """The shapes that passes take.
+
+    Attributes:
+        nodes: sizes to which trees are padded, ascending; a larger tree is padded to a multiple of
+            the last. None at all: trees stay as they are.
+        extent: the number of keys is padded to a multiple of this.
+    """
+
+    nodes: tuple[int, ...] = ()
+    extent: int = 1
+
+    def padded(self, n: int) -> int:
+        """Nodes that a pass over a tree of n nodes computes."""
+        if not self.nodes:
+            return n
+        most = self.nodes[-1]
+        return next((size for size in self.nodes if size >= n), -(-n // most) * most)
+
+    def keys(self, n: int) -> int:
+        """Keys that a pass attends to, of which n are not padding."""
+        return -(-n // self.extent) * self.extent
+
+
+EXACT = PassShapes()
+"""No padding."""
+
+SPARE = 1
+"""Slots that no pass reads: a forward that was compiled for keys in part of a buffer is compiled
+anew for keys in all of it."""
+
+
+class LanguagePart:
+    """Decoder and output head of a transformers model: what it is without its vision tower."""
+
+    def __init__(self, model: Any) -> None:
+        self._decoder: nn.Module = model.get_decoder()
+        self._head: nn.Module = model.get_output_embeddings()
+        self._softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        self._device = model.get_input_embeddings().weight.device
+        self._cache_name = cache_argument(model)
+
+    def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
+        """One forward; keys and values go to the cache's `slots`, nothing is committed.
+
+        Args:
+            ids: [1, n] int64.
+            positions: [1, n] int64 rotary positions; [3, 1, n] for M-RoPE.
+            masks: [1, 1, n, keys] each; as many keys are read as a mask has columns.
+
+        Returns:
+            [n, vocab] float32.
+        """
+        # Not the whole model: PaliGemma's forward takes no mask for each layer type.
+        output = self._decoder(
+            input_ids=ids,
+            attention_mask=masks,
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_name: cache},
+        )
+        return self.logits(output.last_hidden_state[0])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[m, vocab] float32, of the decoder's output for m tokens."""
+        logits: Tensor = self._head(hidden)
+        if self._softcap is not None:  # as the model's forward does it behind the head
+            logits = self._softcap * torch.tanh(logits / self._softcap)
+        return logits.to(self._device).float()
+
+
+Forward = Callable[[Tensor, Tensor, Masks, TreeCache], Tensor]
+"""`LanguagePart.__call__`, as it is, compiled, or as a captured graph."""
+
+
+class VerifyPasses:
+    """Runs trees through a forward; owns what it reads."""
+
+    def __init__(self, model: Any, mrope: bool, forward: Forward, shapes: PassShapes) -> None:
+        """`mrope`: whether the model's rotary positions have three axes."""
+        self.forward = forward
+        self.shapes = shapes
+        self._mrope = mrope
+        device = model.get_input_embeddings().weight.device
+        self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
+        self._numbers = torch.empty((3, 0), dtype=torch.int64, device=device)
+
+    def run(self, tree: DraftTree, cache: TreeCache, position: int) -> Tensor:
+        """[n, vocab] float32 logits at the n nodes of a tree behind what `cache` holds.
+
+        Args:
+            position: the root's rotary position.
+        """
+        n, start = len(tree), cache.length
+        tree = _padded(tree, self.shapes.padded(n))
+        keys = self.shapes.keys(start + len(tree))
+        cache.reserve(keys - start + SPARE)
+        ids, positions, slots = self._write(tree, position, start)
+        cache.slots = slots
+        try:
+            return self.forward(ids, positions, self._masks.of(tree, start, keys), cache)[:n]
+        finally:
+            cache.slots = None
+
+    def _write(self, tree: DraftTree, position: int, start: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, positions and slots of a tree's nodes, in one transfer."""
+        n = len(tree)
+        if n > self._numbers.shape[1]:
+            self._numbers = self._numbers.new_empty((3, n + 64))
+        positions = [position + depth for depth in tree.depths]
+        self._numbers[:, :n] = torch.tensor([tree.tokens, positions, range(start, start + n)])
+        ids, places, slots = self._numbers[:, :n]
+        return ids[None], places.expand(3, 1, n) if self._mrope else places[None], slots
+
+
+def _padded(tree: DraftTree, size: int) -> DraftTree:
+    """The tree with more children of its root, so that it has `size` nodes."""
+    more = size - len(tree)
+    if not more:
+        return tree
+    return DraftTree(
+        tokens=tree.tokens + tree.tokens[:1] * more,
+        parents=tree.parents + [0] * more,
+        depths=tree.depths + [1] * more,
+    )
+
+
+def cache_argument(model: Any) -> str:
+    """`cache` from transformers 5.18 or so on, `past_key_values` before."""
+    names = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
