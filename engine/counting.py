@@ -21,6 +21,8 @@ def count(prompt: EncodedPrompt, max_tokens: int | None, context_length: int | N
         ContextError: more tokens than the context holds.
     """
     tokens = prompt.input_ids.shape[1]
+    # Beyond `longest` the model would have to read its text again, in another way.
+    context_length = min(filter(None, (context_length, prompt.longest)), default=None)
     wanted = max_tokens or DEFAULT_MAX_TOKENS
     if context_length is not None and max_tokens is None:
         wanted = max(min(wanted, context_length - tokens), 1)

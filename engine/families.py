@@ -27,7 +27,10 @@ class Family:
         image_markup: a picture in a prompt that has no chat template to write it.
         image_rows: the processor's output that has one row a picture; empty where none has.
         first_position: the rotary position of the first token.
-        causal: whether the prompt's texts see only what stands before them.
+        causal: whether the prompt's texts see only what stands before them, and stay what they
+            are to the model when more is added.
+        long_rope: whether rotary frequencies are others, for all tokens, in a text that is longer
+            than what the model was first trained on.
         layout: a chat template for models that come without one, which writes special tokens too.
     """
 
@@ -41,6 +44,7 @@ class Family:
     image_rows: str = ""
     first_position: int = 0
     causal: bool = True
+    long_rope: bool = False
     layout: str = ""
 
     @property
@@ -51,6 +55,11 @@ class Family:
     def placeholder_ids(self, config: Any) -> frozenset[int]:
         """Ids that stand for image or video features: never drafted, keyed or matched."""
         return frozenset(getattr(config, name) for name in self.placeholders)
+
+    def short_length(self, config: Any) -> int | None:
+        """The longest text with the rotary frequencies of short texts; None where all have them."""
+        rope = config.get_text_config().rope_parameters
+        return int(rope["original_max_position_embeddings"]) if self.long_rope else None
 
 
 QWEN_MARKUP = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -189,13 +198,15 @@ FAMILIES: dict[str, Family] = {
         Family("gemma2", "Gemma 2"),
         Family("gemma3_text", "Gemma 3 text"),
         Family("phi3", "Phi-3"),
+        Family("phi3_long", "Phi-3 and Phi-4 with longrope", causal=False, long_rope=True),
     )
 }
 
 # Of one model type and yet two families: told apart by the type of a part.
 BY_PARTS = {
-    ("llava", "vision_config", "pixtral"): "pixtral",
-    ("paligemma", "text_config", "gemma2"): "paligemma2",
+    ("llava", "vision_config", "model_type", "pixtral"): "pixtral",
+    ("paligemma", "text_config", "model_type", "gemma2"): "paligemma2",
+    ("phi3", "rope_parameters", "rope_type", "longrope"): "phi3_long",
 }
 
 # Layers that keep every token's keys and values. Others fold what they read into a state, from
@@ -221,10 +232,15 @@ def family_of(config: Any) -> Family:
 def _kind(config: Any) -> str:
     """A key of `FAMILIES`, or a model type that is none."""
     kind: str = config.model_type
-    for (whole, part, of_type), family in BY_PARTS.items():
-        if kind == whole and getattr(config, part).model_type == of_type:
+    for (whole, part, key, value), family in BY_PARTS.items():
+        if kind == whole and _settings(getattr(config, part)).get(key) == value:
             return family
     return kind
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = part if isinstance(part, dict) else part.to_dict()
+    return settings
 
 
 def _refusal(config: Any, family: Family | None) -> str | None:
@@ -239,6 +255,6 @@ def _refusal(config: Any, family: Family | None) -> str | None:
     # A vision model's language model is of a text-only family, or its own.
     if text.model_type not in FAMILIES and text.model_type.removesuffix("_text") != kind:
         return f"{kind} models around {text.model_type} have not been tested with recap"
-    if "longrope" in str(getattr(text, "rope_parameters", None)):
-        return f"{kind} models with longrope re-read all their text once it gets long"
+    if not family.long_rope and "longrope" in str(getattr(text, "rope_parameters", None)):
+        return f"{kind} models with longrope have not been tested with recap"
     return None

@@ -57,6 +57,8 @@ class EncodedPrompt:
         image_tokens: how many of the ids stand for pictures.
         rendered: what the chat template wrote, before expansion.
         notices: what the user should know about it.
+        longest: tokens that prompt and answer may have together; None where only the model's
+            context limits them.
     """
 
     input_ids: Tensor
@@ -64,6 +66,7 @@ class EncodedPrompt:
     image_tokens: int
     rendered: str
     notices: tuple[str, ...] = ()
+    longest: int | None = None
 
 
 class PromptEncoder:
@@ -99,6 +102,7 @@ class PromptEncoder:
         self._family = family
         self._template = _chat_template(processor) or family.layout or None
         self._control = ControlTokens(self.tokenizer, self._template or "", self.placeholder_ids)
+        self._short = family.short_length(config)
         self._placeholders = torch.tensor(sorted(self.placeholder_ids), dtype=torch.int64)
 
     def encode(
@@ -135,6 +139,7 @@ class PromptEncoder:
             image_tokens=int(torch.isin(input_ids, self._placeholders).sum()),
             rendered=self._control.reveal(rendered),
             notices=tuple(notices),
+            longest=self._short if self._short and input_ids.shape[1] <= self._short else None,
         )
 
     def _check(self, messages: Sequence[Message]) -> None:

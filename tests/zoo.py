@@ -126,7 +126,9 @@ def session(
     return Session(loaded, options)
 
 
-def finished(session: Session, messages: Sequence[Message], max_tokens: int = ANSWER) -> Finished:
+def finished(
+    session: Session, messages: Sequence[Message], max_tokens: int | None = ANSWER
+) -> Finished:
     """The last event of a request."""
     *_, last = session.generate(Request(messages, max_tokens))
     assert isinstance(last, Finished)

@@ -1,21 +1,35 @@
 """Lossless: whatever the memories hold, the tokens are those of transformers' `generate`."""
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from engine.errors import ContextError
 from engine.families import FAMILIES
-from engine.loading import LoadedModel
+from engine.loading import LoadedModel, load_model
 from engine.memory.file import update_memory
 from engine.memory.paths import tokenizer_fingerprint
 from engine.memory.table import TransitionTable
 from engine.options import DrafterOptions
 from engine.prompts import Message
 from tests.models import FLAGSHIPS, picture
-from tests.zoo import Conversation, Zoo, answers, conversations, finished, generated, session
+from tests.zoo import (
+    ANSWER,
+    Conversation,
+    Zoo,
+    answers,
+    conversations,
+    finished,
+    generated,
+    session,
+)
 
 EVERY_FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))
 VISION = sorted(name for name, family in FAMILIES.items() if family.vision)
@@ -149,3 +163,30 @@ def test_a_request_is_answered_as_in_a_fresh_process(zoo: Zoo, family: str, meth
     generated(loaded.model, loaded.encoder.encode(requests[3]))
     finished(session(loaded), requests[1])
     assert finished(one_process, requests[0]).token_ids == fresh[0]
+
+
+# Rotary frequencies that are others in long texts
+
+
+def test_an_answer_ends_where_the_frequencies_of_short_texts_end(zoo: Zoo, tmp_path: Path) -> None:
+    (message,) = question = conversations(vision=False)[0]
+    tokens = zoo.loaded("phi3_long").encoder.encode(question).input_ids.shape[1]
+    folder = Path(shutil.copytree(zoo.folder_of("phi3_long", None), tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    for owner in (config, config["rope_parameters"]):
+        owner["original_max_position_embeddings"] = tokens + ANSWER
+    (folder / "config.json").write_text(json.dumps(config))
+
+    loaded = load_model(str(folder), "cpu", "float32")
+    reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").eval()
+    expected = generated(reference, loaded.encoder.encode(question))
+    assert expected != zoo.answers("phi3_long", torch.float32, None)[0], "the frequencies matter"
+    misled = session(loaded, memory_file=memory_of_garbage(loaded, tmp_path), drafter=BUSHY)
+    assert finished(misled, question).token_ids == expected
+    assert len(finished(misled, question, max_tokens=None).token_ids) == ANSWER, "what fits"
+    with pytest.raises(ContextError, match=f"do not fit into the model's {tokens + ANSWER}"):
+        finished(misled, question, ANSWER + 1)
+    # A longer prompt has the other frequencies from its first token, also after a short one.
+    long = (replace(message, text=message.text * 8),)
+    assert finished(misled, long).token_ids == generated(reference, loaded.encoder.encode(long))
+    assert finished(misled, question).token_ids == expected

@@ -1,5 +1,7 @@
 """Tiny text-only models: one entry a family."""
 
+from collections.abc import Callable
+
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -17,6 +19,8 @@ from tests.models.tokenizers import byte_fallback_bpe
 
 WINDOW = 16
 """Tokens that a sliding-window layer sees: fewer than every prompt has."""
+SHORT = 16
+"""Tokens of a text with the frequencies of short ones: fewer than nearly every prompt has."""
 
 
 def gemma_sizes(vocab_size: int) -> Json:
@@ -63,8 +67,33 @@ def phi3_config(ids: Ids, vocab_size: int) -> Phi3Config:
     return Phi3Config(**sizes, sliding_window=WINDOW, pad_token_id=0)
 
 
+def phi3_long_config(ids: Ids, vocab_size: int) -> Phi3Config:
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + pair / 8 for pair in range(8)],
+        "long_factor": [2.0 + pair for pair in range(8)],
+    }
+    length = {"original_max_position_embeddings": SHORT}
+    return Phi3Config(**text_sizes(vocab_size), **length, rope_parameters=rope, pad_token_id=0)
+
+
 QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+
+
+def phi_family(config: Callable[[Ids, int], Phi3Config]) -> TinyFamily:
+    return TinyFamily(
+        config,
+        (
+            *("<unk>", "<s>", "</s>", "<|endoftext|>"),
+            *("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+        ),
+        stop=("<|end|>", "<|endoftext|>"),
+        chat_template=PHI_3,
+        bpe=byte_fallback_bpe,
+    )
+
 
 TEXT: dict[str, TinyFamily] = {
     "llama": TinyFamily(
@@ -114,14 +143,6 @@ TEXT: dict[str, TinyFamily] = {
         chat_template=GEMMA,
         begin="<bos>",
     ),
-    "phi3": TinyFamily(
-        phi3_config,
-        (
-            *("<unk>", "<s>", "</s>", "<|endoftext|>"),
-            *("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
-        ),
-        stop=("<|end|>", "<|endoftext|>"),
-        chat_template=PHI_3,
-        bpe=byte_fallback_bpe,
-    ),
+    "phi3": phi_family(phi3_config),
+    "phi3_long": phi_family(phi3_long_config),
 }
