@@ -23,7 +23,8 @@ _HIDDEN, _RENAMED, _END = "\ue000", "\ue001", "\ue002"
 class ControlTokens:
     """The control tokens of one model, and the typed words that look like them.
 
-    A control token is an added token that is special, or that the chat template writes.
+    A control token is an added token that is special, or that the chat template writes. The latter
+    are also the model's own words (`</think>`), and its template may look for them in its answers.
     """
 
     def __init__(self, tokenizer: Any, chat_template: str, placeholders: Iterable[int]) -> None:
@@ -35,23 +36,26 @@ class ControlTokens:
             placeholders: ids that are control tokens whatever the tokenizer says of them.
         """
         placeholders = frozenset(placeholders)
-        self._contents = tuple(
-            token.content
-            for index, token in tokenizer.added_tokens_decoder.items()
-            if token.special
-            or index in placeholders
-            or (token.content in chat_template and not token.content.isspace())
-        )
+        added = tokenizer.added_tokens_decoder.items()
+        special = [t.content for index, t in added if t.special or index in placeholders]
+        written = [t.content for _, t in added if t.content in chat_template]
+        written = [content for content in written if not content.isspace()]
+        self._contents = tuple(dict.fromkeys([*special, *written]))
         nonce = secrets.token_hex(8)
         self._hidden = self._names(_HIDDEN, nonce)
         self._renamed = self._names(_RENAMED, nonce)
         self._typed = {name: content for content, name in self._hidden.items()}
         self._content_pattern = _any_of(self._contents)
+        self._special_pattern = _any_of(special)
         self._hidden_pattern = re.compile(f"{_HIDDEN}{nonce}[0-9]+{_END}")
 
-    def hide(self, typed: str) -> str:
-        """Replace every word in a user's text that is spelt like a control token."""
-        return _translate(self._content_pattern, self._hidden, typed)
+    def hide(self, text: str, *, answered: bool = False) -> str:
+        """Replace every word in a message that is spelt like a control token.
+
+        In what the model `answered`, only those that it cannot have written: the special ones.
+        """
+        pattern = self._special_pattern if answered else self._content_pattern
+        return _translate(pattern, self._hidden, text)
 
     def reveal(self, text: str) -> str:
         """Put the hidden words back."""

@@ -118,7 +118,10 @@ class PromptEncoder:
             ImageError: the model's processor cannot take a picture.
         """
         self._check(messages)
-        hidden = [self._control.hide(message.text) for message in messages]
+        hidden = [
+            self._control.hide(message.text, answered=message.role == "assistant")
+            for message in messages
+        ]
         literal = any(ours != theirs.text for ours, theirs in zip(hidden, messages, strict=True))
         turns = [
             turn_of(message.role, text, message.images, template=message.template)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoConfig, PaliGemmaProcessor, ProcessorMixin
+from transformers import AddedToken, AutoConfig, PaliGemmaProcessor, ProcessorMixin
 
 from engine.errors import ImageError, PromptError
 from engine.families import FAMILIES, Family, family_of
@@ -232,6 +232,32 @@ def test_a_typed_control_token_is_text_in_every_message(model: Model) -> None:
 
     for token in control_tokens(model):
         assert special_ids(token) == special_ids("word")
+
+
+# As Qwen3's: what was thought before an earlier answer is left out.
+THINKING = (
+    "{%- for message in messages -%}"
+    "{%- set said = message.content.split('</think>')[-1].lstrip('\n') -%}"
+    "{{- '<|im_start|>' + message.role + '\n' -}}"
+    "{{- said if message.role == 'assistant' else message.content -}}{{- '<|im_end|>\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n<think>\n' -}}{%- endif -%}"
+)
+
+
+@pytest.mark.parametrize("family", ["qwen3"])
+def test_a_template_finds_the_model_s_own_words_in_its_answers_only(model: Model) -> None:
+    model.processor.tokenizer.add_tokens([AddedToken(f"<{end}think>") for end in ("", "/")])
+    encoder = model.encoder(THINKING)
+    answer = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
+    messages = [Message("user", "Is it red?"), answer, Message("user", "Sure?")]
+    ours = encoder.encode(messages)
+    assert "Hm." not in ours.rendered
+    assert torch.equal(ours.input_ids, model.own_encoding(messages)["input_ids"])
+    quoted = [Message("user", "What is </think>?"), *messages[1:]]
+    ids = encoder.encode(quoted).input_ids[0].tolist()
+    assert encoder.tokenizer.convert_tokens_to_ids("</think>") not in ids
+    assert "What is </think>?" in encoder.tokenizer.decode(ids)
 
 
 @EVERY_VISION_FAMILY
