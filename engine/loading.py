@@ -3,7 +3,6 @@
 Every way in which that fails becomes one line. Code from a model's repository is never run.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from engine.catalogue import resolved
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError, RecapError, UsageError
 from engine.families import Family, family_of
+from engine.packages import ACCELERATE, is_quantised, require
 from engine.processors import load_processor
 from engine.prompts import PromptEncoder
 
@@ -138,7 +138,7 @@ def load_model(
         raise UsageError(f"--device {device} and --device-map exclude each other")
     place = device_named(device)
     if device_map:
-        _require("--device-map", "accelerate", "'recap-vlm[accelerate]'")
+        require("--device-map", [ACCELERATE])
     reader = load_reader(name)
     with explained(reader.name, reader.hub):
         model = _weights(reader, place, dtype, device_map)
@@ -155,7 +155,7 @@ def load_model(
 def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str | None) -> Any:
     """The model on its device, in eval mode."""
     vision, config = reader.family.vision, reader.config
-    quantised = _check_quantiser(reader.name, config)
+    quantised = is_quantised(reader.name, config)
     demo = reader.name == DEMO_MODEL
     options: dict[str, Any] = {
         "config": config,
@@ -188,40 +188,6 @@ def _check_complete(name: str, loaded: dict[str, Any]) -> None:
             f"{name}: weights are missing or have another shape than the config says: "
             f"{wrong[0]}{rest}"
         )
-
-
-def _check_quantiser(name: str, config: Any) -> bool:
-    """Whether the checkpoint is quantised; the packages that it needs have to be installed."""
-    settings = getattr(config, "quantization_config", None)
-    if settings is None:
-        return False
-    method = settings["quant_method"] if isinstance(settings, dict) else settings.quant_method
-    method = str(getattr(method, "value", method))
-    module, package = _QUANTISERS.get(method, ("accelerate", "accelerate"))
-    _require(f"{name}: quantised with {method}, which", module, package)
-    _require(f"{name}: a quantised model", "accelerate", "'recap-vlm[accelerate]'")
-    return True
-
-
-def _require(what: str, module: str, package: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ModelError(f"{what} needs {module}: pip install {package}")
-
-
-# How a checkpoint is quantised -> the module that computes with it, and what to install for that.
-_QUANTISERS = {
-    "aqlm": ("aqlm", "'aqlm[gpu]'"),
-    "awq": ("gptqmodel", "gptqmodel"),
-    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
-    "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
-    "eetq": ("kernels", "kernels"),
-    "fbgemm_fp8": ("fbgemm_gpu", "fbgemm-gpu"),
-    "gptq": ("gptqmodel", "gptqmodel"),
-    "hqq": ("hqq", "hqq"),
-    "mxfp4": ("kernels", "kernels"),
-    "quanto": ("optimum.quanto", "optimum-quanto"),
-    "torchao": ("torchao", "torchao"),
-}
 
 
 def _hub_answers() -> bool:

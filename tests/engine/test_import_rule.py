@@ -17,7 +17,7 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 LAYERS = (
     {"errors", "catalogue", "files"},
     {"image_sources"},
-    {"options", "tree", "families", "images", "sizes", "turns"},
+    {"options", "tree", "families", "images", "sizes", "turns", "packages"},
     {
         "stats",
         "memory",
@@ -32,6 +32,7 @@ LAYERS = (
     },
     {"fusion", "prompts", "demo"},
     {"prefix", "passes"},
+    {"compiled"},
     {"drafters", "target", "loading"},
     {"decode", "random_weights"},
     {"text"},

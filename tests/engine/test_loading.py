@@ -103,20 +103,30 @@ def test_a_damaged_model_is_one_line(folder: Path, damage: Edit, reason: str) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "package"),
+    ("method", "needs"),
     [
-        ("awq", "gptqmodel"),
-        ("gptq", "gptqmodel"),
-        ("bitsandbytes", "bitsandbytes"),
-        ("quanto", "optimum-quanto"),
+        ("awq", "gptqmodel and accelerate: pip install gptqmodel 'recap-vlm[accelerate]'"),
+        ("bitsandbytes", "bitsandbytes and accelerate: pip install bitsandbytes 'recap-vlm"),
+        ("compressed-tensors", "compressed_tensors and accelerate: pip install compressed-tensors"),
+        ("fp8", "accelerate: pip install 'recap-vlm[accelerate]'"),
+        ("gptq", "gptqmodel and optimum and accelerate: pip install gptqmodel optimum 'recap-vlm"),
+        ("quanto", "optimum.quanto and accelerate: pip install optimum-quanto 'recap-vlm"),
     ],
 )
-def test_a_quantised_model_names_the_package_that_it_needs(
-    folder: Path, method: str, package: str, monkeypatch: pytest.MonkeyPatch
+def test_a_quantised_model_names_the_packages_that_it_needs(
+    folder: Path, method: str, needs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("engine.packages.find_spec", lambda name: None)
     change_config(quantization_config={"quant_method": method, "bits": 4})(folder)
-    with pytest.raises(ModelError, match=f"quantised with {method}, .*: pip install {package}$"):
+    with pytest.raises(ModelError) as caught:
+        load_model(str(folder), "cpu")
+    assert str(caught.value).startswith(f"{folder}: quantised with {method}, which needs {needs}")
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "compressed-tensors", "gptq", "quanto"])
+def test_what_is_not_installed_here_is_named(folder: Path, method: str) -> None:
+    change_config(quantization_config={"quant_method": method, "bits": 4})(folder)
+    with pytest.raises(ModelError, match=r", which needs .*: pip install [^:]*$"):
         load_model(str(folder), "cpu")
 
 
@@ -206,7 +216,7 @@ def test_a_device_map_gives_the_same_answers(zoo: Zoo, family: str) -> None:
 def test_a_device_map_without_accelerate_says_how_to_get_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("engine.packages.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install 'recap-vlm\[accelerate\]'$"):
         load_model(str(folder), device_map="auto")
 
