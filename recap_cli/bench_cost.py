@@ -13,6 +13,7 @@ from recap_cli import options, sessions
 from recap_cli.bench_report import Format, FormatFlag, OutputFlag, check_output
 from recap_cli.cost_report import Measurement, publish
 from recap_cli.records import versions
+from recap_cli.signals import Interrupts
 from recap_cli.terminal import error_console, one_line
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def cost(
     times: list[PassTime] = []
     started = datetime.now(UTC)
     try:
-        _measure(subject, measured, times)
+        with Interrupts():
+            _measure(subject, measured, times)
     finally:  # interrupted or out of memory: what is finished is shown
         if len(times) > 1:
             found = _measurement(subject, measured, times, shares, started, random_weights=made)
