@@ -10,14 +10,14 @@ _recap_complete() {
     fi
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case "$path $word" in
-            "recap" | "recap generate" | "recap chat" | "recap memory" | "recap memory inspect" | "recap memory clear") path="$path $word" ;;
+            "recap" | "recap generate" | "recap chat" | "recap bench" | "recap bench report" | "recap bench cost" | "recap memory" | "recap memory inspect" | "recap memory clear") path="$path $word" ;;
             *) break ;;
         esac
     done
     case $path in
         "recap")
             case $prev in
-                *) words="generate chat memory --version --help" ;;
+                *) words="generate chat bench memory --version --help" ;;
             esac ;;
         "recap generate")
             case $prev in
@@ -37,7 +37,7 @@ _recap_complete() {
                 --method) words="recap plain" ;;
                 --nodes) words="" ;;
                 --memory) files=1 ;;
-                *) words="--file --image --background --max-image-pixels --max-pixels --min-pixels --template --system --model --list-models --device --device-map --dtype --max-tokens --stop --method --nodes --memory --no-memory --json --dry-run --no-stream --stats --no-stats --quiet --help" ;;
+                *) words="--file --image --background --max-image-pixels --max-pixels --min-pixels --template --system --model --list-models --device --device-map --dtype --compile --max-tokens --stop --method --nodes --memory --no-memory --json --dry-run --no-stream --stats --no-stats --quiet --help" ;;
             esac ;;
         "recap chat")
             case $prev in
@@ -59,6 +59,50 @@ _recap_complete() {
                 --memory) files=1 ;;
                 --save) files=1 ;;
                 *) words="--image --background --max-image-pixels --max-pixels --min-pixels --system --resume --model --device --device-map --dtype --max-tokens --stop --drop-oldest --method --nodes --memory --no-memory --save --jsonl --markdown --no-history --quiet --help" ;;
+            esac ;;
+        "recap bench")
+            case $prev in
+                --prompts) words="" ;;
+                --images) words="" ;;
+                --prompt) words="" ;;
+                --set) words="" ;;
+                --set-folder) words="" ;;
+                --limit) words="" ;;
+                --turns) words="first all" ;;
+                --model | -m) files=1 ;;
+                --device) words="auto cpu cuda mps" ;;
+                --device-map) words="auto balanced sequential" ;;
+                --dtype) words="auto float32 bfloat16 float16" ;;
+                --max-tokens | -n) words="" ;;
+                --methods) words="" ;;
+                --nodes) words="" ;;
+                --repetitions) words="" ;;
+                --memory-start) files=1 ;;
+                --format) words="table json jsonl csv md" ;;
+                --output | -o) files=1 ;;
+                --plot) words="" ;;
+                *) words="report cost --prompts --images --prompt --set --set-folder --limit --turns --model --device --device-map --dtype --max-tokens --methods --nodes --repetitions --memory-start --resume --format --output --plot --help" ;;
+            esac ;;
+        "recap bench report")
+            case $prev in
+                --format) words="table json jsonl csv md" ;;
+                --output | -o) files=1 ;;
+                --plot) words="" ;;
+                *) words="--format --output --plot --help" ;;
+            esac ;;
+        "recap bench cost")
+            case $prev in
+                --model | -m) files=1 ;;
+                --random-weights) words="" ;;
+                --device) words="auto cpu cuda mps" ;;
+                --dtype) words="auto float32 bfloat16 float16" ;;
+                --sizes) words="" ;;
+                --contexts) words="" ;;
+                --repeats) words="" ;;
+                --acceptance) words="" ;;
+                --format) words="table json jsonl csv md" ;;
+                --output | -o) files=1 ;;
+                *) words="--model --random-weights --device --dtype --sizes --contexts --repeats --acceptance --format --output --help" ;;
             esac ;;
         "recap memory")
             case $prev in

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from engine.errors import RecapError, UsageError
-from recap_cli import memory
+from recap_cli import bench, memory
 from recap_cli.chat import chat
 from recap_cli.generate import generate
 from recap_cli.terminal import print_error
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.command(name="generate")(generate)
 app.command(name="chat")(chat)
+app.add_typer(bench.app, name="bench")
 app.add_typer(memory.app, name="memory")
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
@@ -19,11 +20,14 @@ class Interrupts:
 
     While `graceful` is set, the first signal only sets `cancel` and is remembered in `signum`; at
     any other time, and from the second on, a signal raises `Interrupted`. Main thread only.
+
+    `answer`, called with that first signal, may write to a file descriptor and do little else.
     """
 
     def __init__(self) -> None:
         self.cancel = threading.Event()
         self.graceful = False
+        self.answer: Callable[[], None] | None = None
         self.signum: int | None = None
 
     def __enter__(self) -> Self:
@@ -39,6 +43,8 @@ class Interrupts:
             raise Interrupted(signum)
         self.signum = signum
         self.cancel.set()
+        if self.answer is not None:
+            self.answer()
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
