@@ -94,6 +94,8 @@ def _refuse_size(source: str, max_bytes: int) -> NoReturn:
 
 
 def _open_file(source: str, max_bytes: int) -> BinaryIO:
+    if not source:
+        refuse(source, "an empty name; give a file, a URL, or - for standard input")
     path = _path(source)
     try:
         stream = path.open("rb")
@@ -157,6 +159,8 @@ def _download(source: str, timeout_s: float, max_bytes: int) -> BinaryIO:
     except urllib.error.HTTPError as error:
         with error:
             status = f"{error.code} {error.reason}".strip()
+            if "infinite loop" in status:  # urllib's own words, over several lines
+                status = f"{error.code} again and again, redirecting in a circle"
             refuse(source, f"the server answered {status}; check the address", error)
     except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(getattr(error, "reason", error), TimeoutError):

@@ -70,7 +70,8 @@ def _wrong_reference(number: int, given: int) -> str:
     if 1 <= number <= given:
         return f"the template uses picture {{{number}}} twice: give the picture twice instead"
     way_out = f"for the text {{{number}}} write {{{{{number}}}}}"
-    return f"the template has {{{number}}}, but there are {given} pictures; {way_out}"
+    count = "there is 1 picture" if given == 1 else f"there are {given} pictures"
+    return f"the template has {{{number}}}, but {count}; {way_out}"
 
 
 def in_order(turns: Sequence[Turn], rendered: str, image_token: str) -> bool:

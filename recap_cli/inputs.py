@@ -60,7 +60,7 @@ def open_pictures(
     for source in sources:
         picture = open_picture(source, options, sys.stdin.buffer if sys.stdin else None)
         for notice in picture.notices:
-            tell(notice)
+            tell(f"{picture.source}: {notice}")
         pictures.append(picture)
     return pictures
 

@@ -84,6 +84,9 @@ class TestFiles:
         assert read(name) == DATA
         assert printable_name(name) == r"caf\udce9.png"
 
+    def test_an_empty_name_is_none(self) -> None:
+        assert refusal("").startswith("'': an empty name; give a file")
+
     def test_a_tilde_is_the_home_folder(self, folder: Path) -> None:
         (folder / "x.png").write_bytes(DATA)
         assert read("~/x.png") == DATA
@@ -124,7 +127,6 @@ class TestFiles:
 
     def test_a_folder(self, folder: Path) -> None:
         assert "a folder, not a picture" in refusal(str(folder))
-        assert refusal("").startswith("'': a folder")
 
     def test_a_file_that_the_user_may_not_read(self, folder: Path) -> None:
         (folder / "x.png").write_bytes(DATA)
@@ -187,6 +189,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(int(what.removeprefix("status-")))
         elif what == "moved":
             self._head(302, Location="/picture.png")
+        elif what == "circle":
+            self._head(302, Location="/circle")
         elif what == "to-ftp":
             self._head(302, Location="ftp://127.0.0.1/picture.png")
         elif what == "hangs":
@@ -245,6 +249,10 @@ class TestURLs:
 
     def test_follow_a_redirection(self, server: str) -> None:
         assert read(f"{server}/moved") == DATA
+
+    def test_do_not_go_round_in_circles(self, server: str) -> None:
+        reason = "the server answered 302 again and again, redirecting in a circle"
+        assert refusal(f"{server}/circle") == f"{server}/circle: {reason}; check the address"
 
     def test_are_asked_for_in_our_name(self, server: str) -> None:
         read(f"{server}/picture.png")

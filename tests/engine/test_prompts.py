@@ -485,6 +485,12 @@ def test_a_system_message_goes_before_a_template_without_changing_it(model: Mode
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl"])
+def test_a_template_that_refers_to_no_picture_is_refused(model: Model) -> None:
+    with pytest.raises(PromptError, match=r"^the template has \{2\}, but there is 1 picture; for"):
+        model.encoder().encode(template("{1} {2}", picture(28, 28)))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl"])
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -182,7 +182,7 @@ class TestPictures:
         outcome = recap("generate", "-m", "echo", "-i", str(path), "hi")
         assert outcome.code == 0
         [note] = [line for line in outcome.stderr.splitlines() if "note" in line]
-        assert "first frame" in note
+        assert note == f"recap: note: {path}: first frame of 2 used"
 
     def test_the_demo_model_says_once_which_pictures_it_knows(
         self, recap: Recap, pictures: list[Path]
