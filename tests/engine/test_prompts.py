@@ -69,9 +69,8 @@ class Model:
 
     def _own_prefix(self, messages: list[Message]) -> dict[str, Tensor]:
         """By a processor that knows one text behind its pictures, and wants at least one."""
-        own = PaliGemmaProcessor(
-            self.processor.multimodal.image_processor, self.processor.tokenizer
-        )
+        ours: Any = self.processor.multimodal
+        own = PaliGemmaProcessor(ours.image_processor, ours.tokenizer)
         images = [image for message in messages for image in message.images]
         text = "\n\n".join(message.text for message in messages)
         if not images:
