@@ -97,9 +97,10 @@ def _images(talk: Talk, _: str) -> None:
         for image, source in zip(exchange.question.images, exchange.question.sources, strict=True)
     ]
     rows += map(_queued, talk.queued)
-    if not rows:
-        raise UsageError("no pictures yet: /image PATH queues one for the next message")
-    talk.display.show(pictures_table(rows))
+    if rows:
+        talk.display.show(pictures_table(rows))
+    else:
+        talk.display.say("no pictures yet: /image PATH queues one for the next message")
 
 
 def _clear(talk: Talk, _: str) -> None:
@@ -136,12 +137,11 @@ def _set(talk: Talk, argument: str) -> None:
 
 
 def _stats(talk: Talk, _: str) -> None:
-    if not talk.conversation.exchanges:
-        raise UsageError("nothing was answered yet")
-    display = talk.display
-    display.show(
-        turns_table(talk.conversation.exchanges, display.width, ascii_only=display.ascii_only)
-    )
+    display, exchanges = talk.display, talk.conversation.exchanges
+    if exchanges:
+        display.show(turns_table(exchanges, display.width, ascii_only=display.ascii_only))
+    else:
+        display.say("no measures yet: nothing was answered")
 
 
 def _memory(talk: Talk, _: str) -> None:

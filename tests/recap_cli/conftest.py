@@ -39,7 +39,10 @@ class Terminal:
     def until(self, text: str, times: int = 1) -> None:
         """Wait until the screen shows `text`, or has shown it several times."""
         while self.screen.text.count(text) < times:
-            self.screen.feed(self.child.read_nonblocking(4096, timeout=20))
+            try:
+                self.screen.feed(self.child.read_nonblocking(4096, timeout=20))
+            except pexpect.TIMEOUT:
+                pytest.fail(f"no {text!r} on the screen:\n{self.screen.text}", pytrace=False)
 
     def enter(self, text: str) -> None:
         """Type a line and, once it is there, press Enter."""
@@ -110,12 +113,17 @@ def spawn() -> Callable[..., Terminal]:
     """Starts a command with fake sessions on a terminal of its own."""
 
     def start(
-        *arguments: str, columns: int = 80, rows: int = 24, shell: str = "", term: str = "xterm"
+        *arguments: str,
+        columns: int = 80,
+        rows: int = 24,
+        shell: str = "",
+        term: str = "xterm",
+        program: Sequence[str] = FAKE,
     ) -> Terminal:
         command = ["/bin/sh", "-c", f'exec "$@" {shell}', "sh"] if shell else []
-        program, *rest = [*command, *FAKE, *arguments]
+        first, *rest = [*command, *program, *arguments]
         child = pexpect.spawn(
-            program,
+            first,
             rest,
             dimensions=(rows, columns),
             env=os.environ | {"TERM": term},
@@ -134,6 +142,6 @@ def process() -> Callable[..., "subprocess.Popen[str]"]:
     def start(*arguments: str) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
         command: Sequence[str] = [*FAKE, *arguments]
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     return start

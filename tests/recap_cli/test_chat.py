@@ -188,8 +188,6 @@ class TestCommands:
             ("/clear all", "/clear takes nothing, not 'all'"),
             ("/undo", "nothing was said yet"),
             ("/regen", "nothing was answered yet"),
-            ("/stats", "nothing was answered yet"),
-            ("/images", "no pictures yet: /image PATH queues one for the next message"),
             ("/save", "no file: /save FILE writes the conversation to it"),
             ("/load", "/load takes the file of a saved conversation"),
             ("/save a b", "one file, not 2: put quotes around a name with blanks"),
@@ -248,6 +246,11 @@ class TestCommands:
             ["2", "4", "0.25", "s", "8.0", "2.00", "suffix", "100%"],
             ["MAT", "by", "turn", "██"],
         ]
+
+    @pytest.mark.parametrize("typed", ["/stats", "/images"])
+    def test_nothing_to_show_is_no_error(self, chat: Chat, typed: str) -> None:
+        outcome = chat(typed)
+        assert (outcome.code, outcome.stderr[:10]) == (0, "recap: no ")
 
     def test_memory_says_what_was_learned(self, chat: Chat) -> None:
         shown = chat("/memory").stderr
