@@ -70,6 +70,18 @@ MODELS = (
     ),
     KnownModel("gemma-3-4b", "google/gemma-3-4b-it", "gemma3", "4.3B", "Gemma, gated"),
     KnownModel("gemma-3-12b", "google/gemma-3-12b-it", "gemma3", "12B", "Gemma, gated"),
+    KnownModel("paligemma-3b", "google/paligemma-3b-mix-224", "paligemma", "2.9B", "Gemma, gated"),
+    KnownModel(
+        "paligemma2-3b", "google/paligemma2-3b-mix-224", "paligemma2", "3.0B", "Gemma, gated"
+    ),
+    KnownModel("pixtral-12b", "mistral-community/pixtral-12b", "pixtral", "13B", "Apache-2.0"),
+    KnownModel(
+        "mistral-small-3.1",
+        "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+        "mistral3",
+        "24B",
+        "Apache-2.0",
+    ),
     KnownModel("internvl3.5-1b", "OpenGVLab/InternVL3_5-1B-HF", "internvl", "1.1B", "Apache-2.0"),
     KnownModel("internvl3.5-8b", "OpenGVLab/InternVL3_5-8B-HF", "internvl", "8.5B", "Apache-2.0"),
     KnownModel("glm-4.1v-9b", "zai-org/GLM-4.1V-9B-Thinking", "glm4v", "10B", "MIT"),
