@@ -62,11 +62,11 @@ _recap_complete() {
             esac ;;
         "recap bench")
             case $prev in
-                --prompts) words="" ;;
-                --images) words="" ;;
+                --prompts) files=1 ;;
+                --images) files=1 ;;
                 --prompt) words="" ;;
                 --set) words="" ;;
-                --set-folder) words="" ;;
+                --set-folder) files=1 ;;
                 --limit) words="" ;;
                 --turns) words="first all" ;;
                 --model | -m) files=1 ;;
@@ -80,20 +80,20 @@ _recap_complete() {
                 --memory-start) files=1 ;;
                 --format) words="table json jsonl csv md" ;;
                 --output | -o) files=1 ;;
-                --plot) words="" ;;
+                --plot) files=1 ;;
                 *) words="report cost --prompts --images --prompt --set --set-folder --limit --turns --model --device --device-map --dtype --max-tokens --methods --nodes --repetitions --memory-start --resume --format --output --plot --help" ;;
             esac ;;
         "recap bench report")
             case $prev in
                 --format) words="table json jsonl csv md" ;;
                 --output | -o) files=1 ;;
-                --plot) words="" ;;
+                --plot) files=1 ;;
                 *) words="--format --output --plot --help" ;;
             esac ;;
         "recap bench cost")
             case $prev in
                 --model | -m) files=1 ;;
-                --random-weights) words="" ;;
+                --random-weights) files=1 ;;
                 --device) words="auto cpu cuda mps" ;;
                 --dtype) words="auto float32 bfloat16 float16" ;;
                 --sizes) words="" ;;
