@@ -72,7 +72,7 @@ def draw(document: Document) -> "Figure":
     _categories(axes[0, 1], summary)
     _depths(axes[1, 0], drafting, styles)
     _cost(axes[1, 1], finished(document["records"]), rows, styles)
-    if any(row.passes for row in rows):
+    if any(row.nodes_per_pass is not None for row in rows):
         figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     figure.suptitle(_title(document), fontsize=10)
     return figure
@@ -80,7 +80,7 @@ def draw(document: Document) -> "Figure":
 
 def _title(document: Document) -> str:
     settings, machine = document["settings"], document["machine"]
-    where = machine["gpu"] or f"{machine['cpu']}, {machine['threads']} threads"
+    where = machine["gpu"] or machine["cpu"]
     return f"{settings['model']}, {settings['dtype']}; {settings['workload']}; {where}"
 
 
@@ -115,8 +115,8 @@ def _speedups(axes: "Axes", rows: Sequence[Row]) -> None:
 
 
 def _categories(axes: "Axes", summary: Summary) -> None:
-    """A cell for each contender that drafts and each category, with its number."""
-    names = [row.contender for row in summary.overall if row.passes_by_depth]
+    """A cell for each category, and each contender that commits more than a token a pass."""
+    names = [row.contender for row in summary.overall if (row.mean_acceptance_length or 0) > 1]
     columns = [
         [row.mean_acceptance_length or nan for row in rows if row.contender in names]
         for rows in summary.categories.values()

@@ -151,6 +151,7 @@ def _attributes(splits: Iterable[Split]) -> Grid:
                 ),
             )
             for split in splits
+            if (split.attributes + split.rest).foreseen
         ),
         (
             "In tokens. Foreseen are those that were drafted; MAT is tokens over the passes that"
@@ -175,18 +176,21 @@ def _grid(
 
 
 def _failures(rows: Iterable[Row]) -> Iterable[str]:
+    """Who failed at what and why; those of whom the same is to be said, together."""
+    who: dict[str, list[str]] = {}
     for row in rows:
         if row.failed is not None:
-            yield f"{row.contender} answered nothing: {row.failed}"
+            who.setdefault(f"answered nothing: {row.failed}", []).append(row.contender)
         elif row.failures:
-            yield f"{row.contender} failed at {_named(row.failures)}"
+            who.setdefault(f"failed at {_named(row.failures)}", []).append(row.contender)
+    return (f"{', '.join(names)} {what}" for what, names in who.items())
 
 
 def _named(failures: Sequence[Failure]) -> str:
     prompts = [_prompt(failure.task, failure.turn) for failure in failures]
     more = f" and {len(prompts) - _NAMED} more" if len(prompts) > _NAMED else ""
-    errors = list(dict.fromkeys(failure.error for failure in failures))
-    return f"{_counted(len(prompts), 'prompt')} ({', '.join(prompts[:_NAMED])}{more}): {errors[0]}"
+    named = f"{_counted(len(prompts), 'prompt')} ({', '.join(prompts[:_NAMED])}{more})"
+    return f"{named}: {failures[0].error}"
 
 
 def _circumstances(document: Document) -> str:

@@ -58,8 +58,8 @@ def run(record: Record) -> tuple[str, int, int]:
 
 
 def decoded(record: Record) -> int:
-    """Tokens that passes committed: all but the first, which comes from the prefill."""
-    return max(0, (record["new_tokens"] or 0) - 1)
+    """Tokens that passes committed, those that the prefill brought left out."""
+    return sum(record["committed"] or ())
 
 
 def ratio(numerator: float, denominator: float) -> float | None:

@@ -13,7 +13,7 @@ and no terminal. A *prompt* is one turn of one task; a repetition runs it again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, cast
@@ -157,12 +157,12 @@ def _row(contender: ContenderRow, category: str | None, records: Sequence[Record
         difference=difference,
         passes=passes or None,
         mean_acceptance_length=ratio(tokens, passes),
-        nodes_per_pass=ratio(_total(done, "drafted_tokens"), passes),
+        nodes_per_pass=_a_pass(done, lambda record: record["drafted_tokens"]),
         acceptance_by_depth=shares,
         passes_by_depth=reached,
         sources=_sources(done),
         ms_per_pass=ratio(1e3 * decode_s, passes),
-        draft_ms_per_pass=ratio(sum(map(_draft_ms, done)), passes),
+        draft_ms_per_pass=_a_pass(done, _draft_ms),
         decode_tokens_per_s=ratio(tokens, decode_s),
         ttft_s=median(times) if (times := _known(done, "ttft_s")) else None,
         peak_memory_bytes=max(_known(done, "peak_memory_bytes"), default=None),
@@ -222,8 +222,17 @@ def _sources(done: Iterable[Record]) -> dict[str, float]:
     return {name: count / total for name, count in accepted.items() if count}
 
 
-def _draft_ms(record: Record) -> float:
-    return (record["draft_ms_per_pass"] or 0.0) * (record["passes"] or 0)
+def _a_pass(done: Iterable[Record], amount: Callable[[Record], float | None]) -> float | None:
+    """Of the records for which the amount is known."""
+    known = [
+        (found, record["passes"] or 0) for record in done if (found := amount(record)) is not None
+    ]
+    return ratio(sum(found for found, _ in known), sum(passes for _, passes in known))
+
+
+def _draft_ms(record: Record) -> float | None:
+    each = record["draft_ms_per_pass"]
+    return None if each is None else each * (record["passes"] or 0)
 
 
 def _prompt(record: Record) -> tuple[str, int]:

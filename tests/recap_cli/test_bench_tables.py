@@ -6,7 +6,7 @@ from engine.bench.document import Document
 from engine.stats import SOURCES
 from recap_cli.bench_tables import tables
 from recap_cli.grids import Grid
-from tests.engine.bench.documents import document, failed, outside, passed, record, whole
+from tests.engine.bench.documents import document, failed, outside, record, whole
 
 SPEED, DIFFERENCES, PASSES, DEPTHS, BY_SOURCE = (
     "Speed",
@@ -98,12 +98,12 @@ class TestSpeed:
             failed("racer", "a", "no room\nleft"),
             *(failed("recap", task, "it broke") for task in "abcd"),
             record("recap", "e"),
-            failures={"sam": "no such thing"},
+            failures={"sam": "no such thing", "suffix": "no such thing"},
         )
         assert grid(made, SPEED).notes[1:] == (
             "recap failed at 4 prompts (a, b, c and 1 more): it broke",
             "racer failed at 1 prompt (a): no room\nleft",
-            "sam answered nothing: no such thing",
+            "sam, suffix answered nothing: no such thing",
         )
         assert cells(made, SPEED)["sam"]["decode speed-up"] == "-"
 
@@ -131,9 +131,9 @@ class TestPasses:
     """What a pass costs and commits."""
 
     def test_cells(self) -> None:
-        stats = passed((3, 2), nodes=12)
-        stats.draft_s = 0.001
-        made = document(record("recap", stats=stats, decode_s=0.05, ttft_s=0.25))
+        made = document(
+            record("recap", commits=(3, 2), nodes=12, draft_s=0.001, decode_s=0.05, ttft_s=0.25)
+        )
         assert cells(made, PASSES)["recap"] == {
             "MAT": "2.50",
             "nodes /pass": "12.0",
@@ -153,20 +153,22 @@ class TestPasses:
     def test_what_cannot_be_seen_is_no_figure(self) -> None:
         made = document(record("plain"), outside("transformers", decode_s=0.5))
         row = cells(made, PASSES)["transformers"]
-        assert (row["MAT"], row["ms /pass"], row["tokens /s"]) == ("-", "-", "4.0")
+        assert (row["MAT"], row["ms /pass"], row["tokens /s"]) == ("1.00", "250.0", "4.0")
+        assert (row["nodes /pass"], row["draft ms"]) == ("-", "-")
 
 
 def test_depths_and_sources_are_shares_of_those_who_draft() -> None:
     sources = tuple(map(SOURCES.index, ("suffix", "token")))
-    stats = passed((4, 2, 1), nodes=4, depth=4, sources=sources)
-    made = document(record("plain"), record("recap", stats=stats))
+    made = document(
+        record("plain"), record("recap", commits=(4, 2, 1), nodes=4, depth=4, sources=sources)
+    )
     assert cells(made, DEPTHS) == {"recap": {"1": "67%", "2": "33%", "3": "33%", "4": "0%"}}
     assert cells(made, BY_SOURCE) == {"recap": {"token": "25%", "suffix": "75%"}}
 
 
 def test_depths_that_hardly_a_pass_reached_are_left_out() -> None:
-    stats = passed([1] * 198 + [3, 3], nodes=1, depth=1)
-    assert cells(document(record("recap", stats=stats)), DEPTHS) == {"recap": {"1": "1%"}}
+    made = document(record("recap", commits=[1] * 198 + [3, 3], nodes=1))
+    assert cells(made, DEPTHS) == {"recap": {"1": "1%"}}
 
 
 class TestCategories:
@@ -187,6 +189,7 @@ class TestCategories:
         assert cells(self.made, "MAT by category") == {
             "recap": {"math reasoning": "1.00", "qa": "3.00"},
             "plain": {"math reasoning": "1.00", "qa": "1.00"},
+            "transformers": {"math reasoning": "1.00", "qa": "-"},
         }
 
     def test_one_category_is_no_table(self) -> None:
@@ -195,7 +198,10 @@ class TestCategories:
 
 def test_words_that_depend_on_the_picture_stand_beside_the_rest() -> None:
     pieces = ["A", " red", " star", ".", ""]
-    made = document(record("recap", category="pairs", commits=(1, 3), pieces=pieces))
+    made = document(
+        record("plain", category="pairs", commits=(1, 1, 1, 1), pieces=pieces),
+        record("recap", category="pairs", commits=(1, 3), pieces=pieces),
+    )
     found = grid(made, "Words that depend on the picture")
     assert found.rows == (("recap", "2", "50%", "2.00", "2", "50%", "2.00"),)
 

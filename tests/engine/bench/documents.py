@@ -12,24 +12,6 @@ from engine.tree import DraftTree
 SUFFIX = SOURCES.index("suffix")
 
 
-def passed(
-    commits: Sequence[int], nodes: int = 0, depth: int = 0, sources: Sequence[int] = (SUFFIX,)
-) -> DecodeStats:
-    """Measures of an answer whose passes committed so many tokens each.
-
-    A tree has as many `nodes` as told, and those accepted: a chain of `depth`, or as deep as was
-    accepted, the rest siblings of its first node. Sources are taken in turn.
-    """
-    stats = DecodeStats(new_tokens=1)
-    for number, commit in enumerate(commits):
-        tree = DraftTree([0])
-        for node in range(max(nodes, commit - 1)):
-            parent = node if node < max(depth, commit - 1) else 0
-            tree.add(node, parent, sources[number % len(sources)], 0.5)
-        stats.count_pass(tree, range(commit), commit)
-    return stats
-
-
 def record(
     contender: str,
     task: str = "a",
@@ -38,15 +20,27 @@ def record(
     turn: int = 0,
     repetition: int = 0,
     commits: Sequence[int] = (1, 1),
+    nodes: int = 0,
+    depth: int = 0,
+    sources: Sequence[int] = (SUFFIX,),
+    draft_s: float = 0.0,
     decode_s: float = 1.0,
     total_s: float = 2.0,
     difference: tuple[int, float | None] | None = None,
-    stats: DecodeStats | None = None,
     **others: Any,
 ) -> Record:
-    """An answer's record; `others` are keys of it."""
-    stats = stats or passed(commits)
-    stats.decode_s = decode_s
+    """An answer's record; the first token comes from the prefill, the others as `commits` says.
+
+    Args:
+        nodes, depth: of each pass's tree: a chain of `depth`, or as deep as was accepted, the rest
+            siblings of its first node.
+        sources: where the trees' nodes came from, a tree each, in turn.
+        others: keys of the record.
+    """
+    stats = DecodeStats(new_tokens=1, decode_s=decode_s, draft_s=draft_s)
+    for number, commit in enumerate(commits):
+        tree = _tree(max(nodes, commit - 1), max(depth, commit - 1), sources[number % len(sources)])
+        stats.count_pass(tree, range(commit), commit)
     token_ids = list(range(stats.new_tokens))
     if difference:
         token_ids[difference[0] :] = [0]
@@ -65,13 +59,18 @@ def record(
         "peak_memory_bytes": None,
         "peak_gpu_memory_bytes": None,
         "committed": list(commits),
-        "difference": dict(zip(("position", "gap"), difference, strict=True))
-        if difference
-        else None,
+        "difference": difference and dict(zip(("position", "gap"), difference, strict=True)),
         **stats.measures(),
         **others,
     }
     return found  # type: ignore[return-value]
+
+
+def _tree(nodes: int, depth: int, source: int) -> DraftTree:
+    tree = DraftTree([0])
+    for node in range(nodes):
+        tree.add(node, node if node < depth else 0, source, 0.5)
+    return tree
 
 
 def failed(contender: str, task: str = "a", error: str = "it broke", **others: Any) -> Record:
@@ -81,13 +80,11 @@ def failed(contender: str, task: str = "a", error: str = "it broke", **others: A
     return {**record(contender, task, error=error, **others), **nothing}
 
 
-def outside(contender: str, task: str = "a", *, new_tokens: int = 3, **others: Any) -> Record:
-    """A record of what runs outside our loop, so that its passes cannot be seen."""
-    hidden: Any = dict.fromkeys(("committed", *DecodeStats().measures()))
-    seen = record(contender, task, **others)
-    times: Any = {"ttft_s": seen["ttft_s"], "decode_s": seen["decode_s"]}
-    ids = list(range(new_tokens))
-    return {**seen, **hidden, **times, "token_ids": ids, "new_tokens": new_tokens}
+def outside(contender: str, task: str = "a", **others: Any) -> Record:
+    """A record of what runs outside our loop, so that its drafts cannot be seen."""
+    seen = ("new_tokens", "passes", "mean_acceptance_length", "ttft_s", "decode_s", "ms_per_pass")
+    hidden: Any = dict.fromkeys(DecodeStats().measures().keys() - set(seen))
+    return {**record(contender, task, **others), **hidden}
 
 
 def document(*records: Record, failures: dict[str, str] | None = None) -> Document:
@@ -196,7 +193,7 @@ def _answer(name: str, place: dict[str, Any], ease: float, rng: random.Random) -
         decode_s = 127 * (0.03 if name == "transformers" else 0.022) * noise
         return outside(
             name,
-            new_tokens=128,
+            commits=[1] * 127 if name == "transformers" else [2] * 63 + [1],
             decode_s=decode_s,
             total_s=decode_s + 0.35,
             **memory,
@@ -209,16 +206,17 @@ def _answer(name: str, place: dict[str, Any], ease: float, rng: random.Random) -
         while rng.random() < character.hit * ease and commit < min(left, 9):
             commit += 1
         commits.append(commit)
-    stats = passed(commits, character.nodes, 8 if character.nodes else 0, character.sources)
-    stats.draft_s = len(commits) * 3e-5 * character.nodes
-    stats.decode_s = len(commits) * 0.022 * (1 + character.cost * character.nodes) * noise
+    decode_s = len(commits) * 0.022 * (1 + character.cost * character.nodes) * noise
     differs = character.nodes and rng.random() < 0.3
     return record(
         name,
         commits=commits,
-        stats=stats,
-        decode_s=stats.decode_s,
-        total_s=stats.decode_s + 0.32,
+        nodes=character.nodes,
+        depth=8,
+        sources=character.sources,
+        draft_s=len(commits) * 3e-5 * character.nodes,
+        decode_s=decode_s,
+        total_s=decode_s + 0.32,
         difference=(rng.randrange(4, 127), rng.random() / 16) if differs else None,
         **memory,
         **place,

@@ -58,12 +58,13 @@ def test_the_split_is_over_answers_to_pairs_of_pictures() -> None:
             record("recap", "b", **pair),
             record("recap", "c", **pair | {"category": "scenes"}),
             failed("recap", "d", category="pairs", pieces=pieces),
-            outside("transformers", "a", category="pairs", pieces=pieces),
+            outside("transformers", "a", category="pairs", commits=(2, 2), pieces=pieces),
             record("plain", "a", category="pairs", commits=(1, 1, 1, 1), pieces=pieces),
         )
     )
     assert splits == (
         Split("recap", attributes=Part(4, 2), rest=Part(4, 2)),
+        Split("transformers", attributes=Part(2, 1), rest=Part(2, 1)),
         Split("plain", attributes=Part(2, 2), rest=Part(2, 2)),
     )
 

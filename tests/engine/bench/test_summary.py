@@ -6,7 +6,7 @@ from engine.bench.document import Record
 from engine.bench.speedups import Spread
 from engine.bench.summary import Failure, FirstDifference, Row, summarise
 from engine.stats import SOURCES
-from tests.engine.bench.documents import document, failed, outside, passed, record, whole
+from tests.engine.bench.documents import document, failed, outside, record, whole
 
 C3, TOKEN, SUFFIX = map(SOURCES.index, ("contextual-3", "token", "suffix"))
 
@@ -27,11 +27,9 @@ class TestRates:
         assert row["recap"].passes == 4
 
     def test_nodes_and_times_are_a_pass(self) -> None:
-        one, two = passed((2, 2), nodes=5), passed((1, 1), nodes=1)
-        one.draft_s = 0.006
         row = rows(
-            record("recap", "a", commits=(2, 2), stats=one, decode_s=0.05),
-            record("recap", "b", commits=(1, 1), stats=two, decode_s=0.03),
+            record("recap", "a", commits=(2, 2), nodes=5, draft_s=0.006, decode_s=0.05),
+            record("recap", "b", commits=(1, 1), nodes=1, decode_s=0.03),
         )["recap"]
         assert row.nodes_per_pass == 3.0
         assert row.ms_per_pass == pytest.approx(20.0)
@@ -39,18 +37,17 @@ class TestRates:
         assert row.decode_tokens_per_s == pytest.approx(6 / 0.08)
 
     def test_depths_count_the_passes_that_got_there(self) -> None:
-        deep, shallow = passed((3, 1), depth=4, nodes=4), passed((2,), nodes=1)
         row = rows(
-            record("recap", "a", commits=(3, 1), stats=deep),
-            record("recap", "b", commits=(2,), stats=shallow),
+            record("recap", "a", commits=(3, 1), nodes=4, depth=4),
+            record("recap", "b", commits=(2,), nodes=1),
         )["recap"]
         assert row.passes_by_depth == (3, 2, 2, 2)
         assert row.acceptance_by_depth == pytest.approx((2 / 3, 0.5, 0, 0))
 
     def test_sources_are_shares_of_what_was_accepted(self) -> None:
         row = rows(
-            record("recap", "a", stats=passed((4, 1), sources=(C3, TOKEN))),
-            record("recap", "b", stats=passed((2,), sources=(SUFFIX,))),
+            record("recap", "a", commits=(4, 1), sources=(C3, TOKEN)),
+            record("recap", "b", commits=(2,), sources=(SUFFIX,)),
         )["recap"]
         assert row.sources == {"contextual-3": 0.75, "suffix": 0.25}
 
@@ -65,10 +62,18 @@ class TestRates:
         assert row["recap"].peak_memory_bytes == 7
         assert row["recap"].peak_gpu_memory_bytes is None
 
-    def test_outside_our_loop_only_times_are_known(self) -> None:
-        row = rows(outside("transformers", new_tokens=5, decode_s=2.0, ttft_s=0.5))["transformers"]
-        assert (row.passes, row.mean_acceptance_length, row.ms_per_pass) == (None, None, None)
-        assert (row.decode_tokens_per_s, row.sources, row.acceptance_by_depth) == (2.0, {}, ())
+    def test_drafts_that_cannot_be_seen_are_no_figures(self) -> None:
+        made = outside("transformers-lookup", commits=(2, 1, 1), decode_s=0.5)
+        row = rows(made)["transformers-lookup"]
+        assert row.mean_acceptance_length == pytest.approx(4 / 3)
+        assert row.decode_tokens_per_s == 8.0
+        assert (row.nodes_per_pass, row.draft_ms_per_pass) == (None, None)
+        assert (row.sources, row.acceptance_by_depth) == ({}, ())
+
+    def test_tokens_that_came_with_the_prefill_are_no_decoding(self) -> None:
+        made = outside("transformers-lookup", commits=(2, 2), decode_s=0.5)
+        made["new_tokens"] = 8
+        assert rows(made)["transformers-lookup"].decode_tokens_per_s == 8.0
 
 
 class TestSpeedups:
@@ -109,7 +114,7 @@ class TestSpeedups:
 
     def test_both_baselines_are_compared_with(self) -> None:
         row = rows(
-            outside("transformers", new_tokens=3, decode_s=3.0),
+            outside("transformers", decode_s=3.0),
             record("plain", decode_s=1.5),
             record("recap", decode_s=1.0),
         )["recap"]
