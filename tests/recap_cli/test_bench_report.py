@@ -5,15 +5,18 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.bench.document import Document, to_json
 from engine.errors import UsageError
-from recap_cli.bench_report import Format, check_output, publish, report, write
+from recap_cli.bench_report import Format, check_output, publish, write
 from tests.engine.bench.documents import document, failed, record, whole
-from tests.recap_cli.conftest import ROOT
+from tests.recap_cli.conftest import ROOT, Outcome
+
+Recap = Callable[..., Outcome]
 
 
 def written(made: Document, format: Format = Format.TABLE) -> str:
@@ -122,35 +125,43 @@ class TestData:
 class TestReport:
     """`recap bench report FILE`."""
 
-    def test_it_makes_the_table_anew(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        report(file)
-        assert capsys.readouterr().out == written(whole(5))
+    def test_it_makes_the_table_anew(self, recap: Recap, file: Path) -> None:
+        assert recap("bench", "report", str(file)) == Outcome(0, written(whole(5)), "")
 
-    def test_json_of_json_is_the_same(self, file: Path, tmp_path: Path) -> None:
-        again = tmp_path / "again.json"
-        report(file, Format.JSON, again)
-        assert again.read_bytes() == file.read_bytes()
+    def test_json_of_json_is_the_same(self, recap: Recap, file: Path) -> None:
+        assert recap("bench", "report", str(file), "--format", "json", "-o", "again.json").code == 0
+        assert Path("again.json").read_bytes() == file.read_bytes()
 
-    def test_a_file_holds_what_stdout_would(self, file: Path, tmp_path: Path) -> None:
-        report(file, Format.MD, tmp_path / "ü.md")
-        assert (tmp_path / "ü.md").read_text("utf-8") == written(whole(5), Format.MD)
+    def test_a_file_holds_what_stdout_would(self, recap: Recap, file: Path) -> None:
+        outcome = recap("bench", "report", str(file), "--format", "md", "-o", "ü.md")
+        assert outcome == Outcome(0, "", "")
+        assert Path("ü.md").read_text("utf-8") == written(whole(5), Format.MD)
 
-    def test_charts_come_beside_it(self, file: Path, tmp_path: Path) -> None:
-        report(file, Format.CSV, tmp_path / "rows.csv", tmp_path / "charts.png")
-        assert (tmp_path / "charts.png").read_bytes().startswith(b"\x89PNG")
+    def test_charts_come_beside_it(self, recap: Recap, file: Path) -> None:
+        outcome = recap("bench", "report", str(file), "--plot", "charts.png")
+        assert outcome == Outcome(0, written(whole(5)), "")
+        assert Path("charts.png").read_bytes().startswith(b"\x89PNG")
 
     def test_impossible_charts_are_refused_before_anything_is_written(
-        self, file: Path, tmp_path: Path
+        self, recap: Recap, file: Path
     ) -> None:
-        with pytest.raises(UsageError, match="charts are written as"):
-            report(file, Format.CSV, tmp_path / "rows.csv", tmp_path / "charts.doc")
-        assert not (tmp_path / "rows.csv").exists()
+        outcome = recap("bench", "report", str(file), "-o", "table.txt", "--plot", "charts.doc")
+        message = "recap: error: charts.doc: charts are written as .png, .svg, .pdf\n"
+        assert outcome == Outcome(2, "", message)
+        assert not Path("table.txt").exists()
 
-    def test_what_is_read_is_not_overwritten(self, file: Path) -> None:
+    def test_what_is_read_is_not_overwritten(self, recap: Recap, file: Path) -> None:
         before = file.read_bytes()
-        with pytest.raises(UsageError, match="is what is read"):
-            report(file, Format.MD, file)
+        outcome = recap("bench", "report", str(file), "--format", "md", "-o", str(file))
+        assert outcome.code == 2
+        assert "is what is read; name another file" in outcome.stderr
         assert file.read_bytes() == before
+
+    def test_what_is_no_document_is_named(self, recap: Recap, tmp_path: Path) -> None:
+        (tmp_path / "none.json").write_text("{}")
+        outcome = recap("bench", "report", str(tmp_path / "none.json"))
+        assert outcome.code == 2
+        assert outcome.stderr.startswith(f"recap: error: {tmp_path / 'none.json'} is no benchmark")
 
     @pytest.mark.parametrize("name", ["", "none/table.txt"])
     def test_a_place_for_results_is_refused_early(self, tmp_path: Path, name: str) -> None:
