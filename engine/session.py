@@ -117,13 +117,8 @@ class Session:
         notices: what the user should read about opening the session.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, options: SessionOptions, drafter: Drafter | None = None
-    ) -> None:
-        """Make a session of a model that is loaded; `open` loads one by name.
-
-        `drafter`: goes on with what another session's drafter knows; None makes a new one.
-        """
+    def __init__(self, loaded: LoadedModel, options: SessionOptions) -> None:
+        """Make a session of a model that is loaded; `open` loads one by name."""
         self.model_name = loaded.name
         self.device = str(loaded.model.device)
         self.dtype = str(loaded.model.dtype).removeprefix("torch.")
@@ -143,7 +138,7 @@ class Session:
         if method.remembers and options.drafter.persistence and options.memory:
             self._open_memory(options.memory_file)
         placeholders = loaded.encoder.placeholder_ids
-        self._drafter = drafter or method.make(options.drafter, self._memory, placeholders)
+        self._drafter = method.make(options.drafter, self._memory, placeholders)
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
@@ -155,6 +150,13 @@ class Session:
         """
         loaded = load_model(options.model, options.device, options.dtype, options.device_map)
         return cls(loaded, options)
+
+    def draft_with(self, drafter: Drafter) -> None:
+        """Answer the requests that come with a drafter that was made, and has learned, elsewhere.
+
+        For those who compare drafters; the session's own memory is not in it.
+        """
+        self._drafter = drafter
 
     def generate(
         self,

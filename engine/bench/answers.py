@@ -6,11 +6,9 @@ Contenders outside our loop are in `foreign`. Knows no prompts' file, no order a
 from dataclasses import dataclass
 from typing import Any
 
-from engine.bench.contenders import Contender
 from engine.drafters.base import Drafter
 from engine.events import Committed, Finished
-from engine.loading import LoadedModel
-from engine.session import Request, Session, SessionOptions
+from engine.session import Request, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +27,15 @@ class Answer:
     measures: dict[str, Any]
 
 
-def answer(loaded: LoadedModel, contender: Contender, drafter: Drafter, request: Request) -> Answer:
+def answer(session: Session, drafter: Drafter, request: Request) -> Answer:
     """Answer a request with what a drafter knows so far, which learns from it.
-
-    The session is the request's own, so that a contender that waits for its turn holds no cache.
 
     Raises:
         RequestError: this request cannot be answered.
     """
-    options = SessionOptions(memory=False, drafter=contender.options)
+    session.draft_with(drafter)
     sizes: list[int] = []
-    for event in Session(loaded, options, drafter).generate(request):
+    for event in session.generate(request):
         match event:
             case Committed():
                 sizes.append(len(event.token_ids))

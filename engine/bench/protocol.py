@@ -29,6 +29,8 @@ from engine.memory.file import read_memory
 from engine.memory.paths import tokenizer_fingerprint
 from engine.memory.table import TransitionTable
 from engine.memory.transitions import TokenMemory
+from engine.options import DrafterOptions
+from engine.session import Session, SessionOptions
 
 WARM_UP_TOKENS = 16
 """Length of answers that only warm up."""
@@ -105,6 +107,11 @@ class Benchmark:
         self.now: Drafters = {}
         self.peaks = PeakMemory()
         self._loaded = loaded
+        # One for all, as a model's cache is large; how much room it keeps depends on the trees.
+        largest = max((contender.options.nodes for contender in plan.contenders), default=0)
+        self._session = Session(
+            loaded, SessionOptions(memory=False, drafter=DrafterOptions(nodes=largest))
+        )
         self._table = None if plan.memory_start in (COLD, WARM) else _table(loaded, plan)
         self.conversations = Conversations(loaded, plan.tasks)
 
@@ -135,7 +142,9 @@ class Benchmark:
         if self.start or all(contender.name == PLAIN for contender in who):
             return None
         plan = replace(self.plan, contenders=who, repetitions=1, memory_start=COLD)
-        return Benchmark(self._loaded, plan)
+        rehearsal = Benchmark(self._loaded, plan)
+        rehearsal._session = self._session
+        return rehearsal
 
     def measure(self, records: Sequence[Record]) -> Iterator[Record]:
         """Go on behind these records."""
@@ -190,7 +199,7 @@ class Benchmark:
         if drafter is None:
             found = generate(self._loaded, contender, request)
         else:
-            found = answer(self._loaded, contender, drafter, request)
+            found = answer(self._session, drafter, request)
         return found, perf_counter() - started
 
     def _drafter(self, contender: Contender) -> Drafter | None:

@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from engine.bench.answers import Answer, answer
-from engine.bench.contenders import Contender, contenders
+from engine.bench.contenders import contenders
 from engine.bench.document import Record
 from engine.bench.protocol import Benchmark, Plan, schedule
 from engine.bench.workloads import Task, TaskTurn
+from engine.drafters.base import Drafter, PlainDrafter
 from engine.errors import ForeignMemory, UsageError
 from engine.loading import LoadedModel
 from engine.prompts import Message
+from engine.session import Request, Session
 from tests.models import picture
 from tests.zoo import Zoo, finished, session
 
@@ -160,10 +162,10 @@ class TestFailures:
     def test_without_the_plain_loop_s_answer_there_is_nothing_to_go_on_from(
         self, text_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def broken(loaded: LoadedModel, contender: Contender, *others: Any) -> Answer:
-            if contender.name == "plain":
+        def broken(session: Session, drafter: Drafter, request: Request) -> Answer:
+            if isinstance(drafter, PlainDrafter):
                 raise RuntimeError("no\nplain")
-            return answer(loaded, contender, *others)
+            return answer(session, drafter, request)
 
         monkeypatch.setattr("engine.bench.protocol.answer", broken)
         found = measured(text_model, plan("recap", tasks=[CHAT]))
