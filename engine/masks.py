@@ -53,7 +53,7 @@ class TreeMasks:
         seen = np.where(visibility(tree.parents), np.float32(0), np.float32(-np.inf))
         self._full[:n, start : start + n] = torch.from_numpy(seen)
         self._open, self._tree = start, (start, start + n)
-        return self._full[None, None, :n, :extent]
+        return _cut(self._full, n, extent)
 
     def _make_room(self, n: int, extent: int) -> None:
         rows, columns = self._full.shape
@@ -75,5 +75,10 @@ class TreeMasks:
         places = torch.arange(extent, device=full.device)
         places[start : start + n] = own
         far = own[:, None] - places >= self._window
-        sliding = self._sliding[None, None, :n, :extent]
+        sliding = _cut(self._sliding, n, extent)
         return sliding.copy_(full).masked_fill_(far, -torch.inf)
+
+
+def _cut(buffer: Tensor, n: int, extent: int) -> Tensor:
+    """[1, 1, n, extent]; cut first, so that no stride tells how many rows the buffer has."""
+    return buffer[:n, :extent][None, None]

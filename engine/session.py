@@ -13,6 +13,7 @@ from typing import Self
 import torch
 from PIL import Image
 
+from engine.compiled import UncompilableModel, require_compiler
 from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
 from engine.drafters.base import Drafter
@@ -51,6 +52,7 @@ class SessionOptions:
         memory: whether the token memory's file is read and written, if the method keeps one.
         memory_file: that file; None is the default one of the model's tokenizer.
         drafter: constants of the drafter.
+        compile: whether passes are compiled, before the first request.
     """
 
     model: str = DEMO_MODEL
@@ -61,8 +63,11 @@ class SessionOptions:
     memory: bool = True
     memory_file: Path | None = None
     drafter: DrafterOptions = field(default_factory=DrafterOptions)
+    compile: bool = False
 
     def __post_init__(self) -> None:
+        if self.compile and self.device_map:
+            raise UsageError("--compile and --device-map exclude each other")
         if self.method not in METHODS:
             raise UsageError(f"no method {self.method!r}; choose from {', '.join(METHODS)}")
 
@@ -126,6 +131,9 @@ class Session:
         self.notices: list[Notice] = []
         self._loaded = loaded
         self._target = Target(loaded.model, loaded.family)
+        self._to_compile = options.compile
+        if options.compile:
+            require_compiler(self._target.device)
         self._rules = GreedyRules(loaded.model.generation_config, sorted(loaded.stop_ids))
         self._keeper: MemoryKeeper | None = None
         self._memory = TokenMemory()
@@ -158,6 +166,23 @@ class Session:
         """
         self._drafter = drafter
 
+    def prepare(self) -> Iterator[Notice]:
+        """Do what takes its time before the first request; say so before, and how long it took.
+
+        Each request does it if it was not done.
+        """
+        if not self._to_compile:
+            return
+        self._to_compile = False
+        yield Notice("compiling two forms of the model; minutes at first, later from the disk")
+        started = perf_counter()
+        try:
+            self._target.compile()
+        except UncompilableModel as error:
+            yield Notice(f"{error}; it answers as it is")
+        else:
+            yield Notice(f"compiled in {perf_counter() - started:.0f} s")
+
     def generate(
         self,
         request: Request,
@@ -178,6 +203,7 @@ class Session:
         Raises:
             RequestError: this request cannot be answered; the session stays usable.
         """
+        yield from self.prepare()
         self._turn += 1
         turn = self._turn
         started = perf_counter() - request.elapsed_s

@@ -9,12 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
 from engine.passes import EXACT, LanguagePart, PassShapes, VerifyPasses, cache_argument
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
 from engine.tree import DraftTree
+
+WARM_UP_TOKENS, WARM_UP_NODES = 100, 7
+"""What passes are compiled with: no 0 or 1, which a compiler takes for constants."""
 
 
 class Target:
@@ -58,11 +62,8 @@ class Target:
         kept, inputs = (rest.kept, rest.inputs) if rest else (0, prompt.model_inputs)
         new = prompt.input_ids.shape[1] - kept
         self._prompt_hidden = None
-        if kept:
-            self._cache.truncate(kept)
-            self._cache.reserve(new + room)
-        else:
-            self._cache = TreeCache(self._layers, new + room)
+        self._cache.truncate(kept)
+        self._cache.reserve(new + room)
         inputs = {name: self._own(value) for name, value in inputs.items()}
         if self._mrope:
             inputs["position_ids"] = self._place(prompt)[..., kept:]
@@ -79,6 +80,30 @@ class Target:
         self._cache.keep(range(new))
         logits: Tensor = output.logits[0]
         return logits.to(self.device).float()
+
+    @torch.inference_mode()
+    def compile(self) -> None:
+        """Make verify passes faster; takes a while, and has no effect on what they compute.
+
+        Raises:
+            UncompilableModel: it cannot be done; passes stay as they were.
+        """
+        cache = TreeCache(self._layers, 0)
+        cache.reserve(WARM_UP_TOKENS)
+        cache.keep(range(WARM_UP_TOKENS))
+        self._passes.run(DraftTree([0]), cache, 0)  # which allocates the cache
+        forward = compiled(self._text, self.device)
+        passes = VerifyPasses(self.model, self._mrope, forward, pass_shapes(self.device))
+        tree = DraftTree([0])
+        passes.run(tree, cache, 0)
+        for _ in range(WARM_UP_NODES - 1):
+            tree.add(0, len(tree) - 1, 0, 1.0)
+        passes.run(tree, cache, 0)
+        self._passes = passes
+
+    def padded(self, n: int) -> int:
+        """Nodes that a pass over a tree of n nodes computes."""
+        return self._passes.shapes.padded(n)
 
     @torch.inference_mode()
     def prompt_logits(self, positions: Sequence[int]) -> Tensor:

@@ -178,6 +178,14 @@ DTypeFlag = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+CompileFlag = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        help="Compile the model first: faster passes, for minutes once and seconds later.",
+        rich_help_panel=MODEL,
+    ),
+]
 MaxTokensFlag = Annotated[
     int | None,
     typer.Option(

@@ -32,6 +32,7 @@ def open_session(
     memory_file: Path | None,
     drafter: DrafterOptions,
     progress: bool,
+    compile: bool = False,
 ) -> "Session":
     """Load a model; see `engine.session.SessionOptions` and `Session.open`.
 
@@ -50,6 +51,7 @@ def open_session(
             memory=memory,
             memory_file=memory_file,
             drafter=drafter,
+            compile=compile,
         )
     )
 

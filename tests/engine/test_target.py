@@ -16,6 +16,7 @@ from engine.families import FAMILIES
 from engine.kv_cache import GROWTH_STEP
 from engine.loading import LoadedModel
 from engine.logits import predict
+from engine.passes import EXACT, PassShapes
 from engine.prompts import EncodedPrompt
 from engine.target import Target
 from engine.tree import DraftTree
@@ -123,12 +124,17 @@ def test_a_pass_that_was_abandoned_does_not_count(zoo: Zoo, family: str) -> None
 
 
 def check_sabotaged(
-    loaded: LoadedModel, prompt: EncodedPrompt, expected: Sequence[int], room: int, seed: int = 0
+    loaded: LoadedModel,
+    prompt: EncodedPrompt,
+    expected: Sequence[int],
+    room: int,
+    seed: int = 0,
+    shapes: PassShapes = EXACT,
 ) -> None:
     """Right tokens hidden among wrong ones, as drafts, give the answer that is expected."""
     vocab = loaded.model.config.get_text_config().vocab_size
     grow = saboteur(expected, prompt.input_ids.shape[1], vocab, seed)
-    check_drafted(loaded, prompt, expected, room, Scripted(grow))
+    check_drafted(loaded, prompt, expected, room, Scripted(grow), shapes)
 
 
 def check_drafted(
@@ -137,8 +143,9 @@ def check_drafted(
     expected: Sequence[int],
     room: int,
     drafter: Scripted,
+    shapes: PassShapes = EXACT,
 ) -> None:
-    target = Target(loaded.model, loaded.family)
+    target = Target(loaded.model, loaded.family, shapes)
     history: list[int] = prompt.input_ids[0].tolist()
     (first,) = predict(target.prefill(prompt, room), 0).choices
     limits = Limits(len(expected), loaded.stop_ids)
@@ -184,6 +191,9 @@ def sliding_mistral() -> Any:
 
 @DTYPES
 @pytest.mark.parametrize(
+    "shapes", [EXACT, PassShapes((1, 4, 16), extent=64)], ids=["exact", "padded"]
+)
+@pytest.mark.parametrize(
     "config",
     [
         sliding_qwen2(["full_attention", "sliding_attention"]),
@@ -193,7 +203,7 @@ def sliding_mistral() -> Any:
     ids=["some layers", "all layers", "told by no layer types"],
 )
 def test_a_sliding_window_is_kept_where_it_is_shorter_than_the_text(
-    config: Any, dtype: torch.dtype
+    config: Any, dtype: torch.dtype, shapes: PassShapes
 ) -> None:
     model = random_model(config, [], seed=1).to(dtype)
     ids = torch.randint(96, (1, 3 * WINDOW), generator=torch.Generator().manual_seed(2))
@@ -205,8 +215,8 @@ def test_a_sliding_window_is_kept_where_it_is_shorter_than_the_text(
     model.set_attn_implementation(TREE_ATTENTION)
     loaded = LoadedModel("tiny", model, FAMILIES["qwen2"], None, frozenset(), None)  # type: ignore[arg-type]
     for seed in range(3):
-        check_sabotaged(loaded, prompt, expected, 0, seed)
-    check_drafted(loaded, prompt, expected, 0, Scripted(_behind_decoys(expected)))
+        check_sabotaged(loaded, prompt, expected, 0, seed, shapes)
+    check_drafted(loaded, prompt, expected, 0, Scripted(_behind_decoys(expected)), shapes)
 
 
 def _without_window(config: Any) -> Any:

@@ -1,0 +1,142 @@
+"""Forwards of the language part, compiled; on CUDA captured as graphs too.
+
+On a CPU two forms are compiled, a plain step's and a tree's, each for any length of the context and
+any number of nodes: what a pass reads of the cache is not part of the compiled shapes. What
+inductor makes is kept on disk. A captured graph has fixed shapes and addresses; `CAPTURED` are the
+shapes of passes then.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+import torch
+from platformdirs import user_cache_path
+from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
+
+from engine.errors import ModelError, UsageError
+from engine.kv_cache import TreeCache
+from engine.masks import Masks
+from engine.passes import EXACT, Forward, PassShapes
+
+CAPTURED = PassShapes(nodes=(1, 8, 16, 32, 64), extent=512)
+"""Shapes of passes that are captured: each costs a capture and the memory of its activations."""
+
+WARM_UPS = 2
+"""Passes before a capture, in which libraries and allocator settle."""
+
+
+class UncompilableModel(ModelError):
+    """The compiler does not take a model's forward."""
+
+
+def pass_shapes(device: torch.device) -> PassShapes:
+    """The shapes that compiled passes take on this device."""
+    return CAPTURED if device.type == "cuda" else EXACT
+
+
+def require_compiler(device: torch.device) -> None:
+    """Raises UsageError where passes cannot be compiled for this device."""
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--compile is for cpu and cuda, not {device.type}")
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise UsageError("--compile needs triton: pip install triton")
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise UsageError(
+            f"--compile needs a C++ compiler, and there is no {compiler}; install it, or name "
+            "another in the environment variable CXX"
+        )
+
+
+def compiled(forward: Forward, device: torch.device) -> Forward:
+    """What computes the same as `forward`, faster; its first calls compile."""
+    # Unlike inductor's own default, this outlives a restart.
+    folder = user_cache_path("recap", appauthor=False) / "inductor"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    faster = CompiledForward(forward)
+    return CapturedForward(faster) if device.type == "cuda" else faster
+
+
+class CompiledForward:
+    """A forward in two forms that inductor made: for one node, and for any other number."""
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward: Forward = torch.compile(forward, fullgraph=True)
+
+    def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
+        """As `engine.passes.LanguagePart`.
+
+        Raises:
+            UncompilableModel: from a first call.
+        """
+        assert cache.slots is not None, "compiled passes are told where they write"
+        for mask in _each(masks):
+            _varies(mask, 3)
+        for buffer in cache.buffers:
+            _varies(buffer, 3)
+        if ids.shape[1] > 1:
+            _varies(ids, 1)
+            _varies(positions, positions.ndim - 1)
+            _varies(cache.slots, 0)
+            for mask in _each(masks):
+                _varies(mask, 2)
+        try:
+            return self._forward(ids, positions, masks, cache)
+        except TorchDynamoException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UncompilableModel(f"this model cannot be compiled ({reason})") from error
+
+
+class CapturedForward:
+    """A forward as CUDA graphs, one for each shape of a pass.
+
+    A graph reads and writes where its capture did. What passes read lies in kept buffers; when one
+    of those has moved, or the cache's, all graphs are captured again.
+    """
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._addresses: list[int] = []
+
+    def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
+        """As `engine.passes.LanguagePart`; a result is good until the next call."""
+        assert cache.slots is not None, "captured passes are told where they write"
+        read = (ids, positions, cache.slots, *_each(masks), *cache.buffers)
+        addresses = [tensor.data_ptr() for tensor in read]
+        if addresses != self._addresses:
+            self._graphs.clear()
+            self._addresses = addresses
+        shape = (ids.shape[1], _each(masks)[0].shape[-1])
+        if shape not in self._graphs:
+            self._graphs[shape] = self._capture(ids, positions, masks, cache)
+        graph, logits = self._graphs[shape]
+        graph.replay()
+        return logits
+
+    def _capture(
+        self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
+    ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """Passes write into slots that are not committed, so that more of them do no harm."""
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                self._forward(ids, positions, masks, cache)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = self._forward(ids, positions, masks, cache)
+        return graph, logits
+
+
+def _varies(tensor: Tensor, dim: int) -> None:
+    torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
+def _each(masks: Masks) -> Sequence[Tensor]:
+    return list(masks.values()) if isinstance(masks, dict) else [masks]

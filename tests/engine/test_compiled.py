@@ -1,0 +1,167 @@
+"""Compiled passes compute what others compute, and are compiled once for all lengths and trees."""
+
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig
+
+from engine import compiled
+from engine.attention import NAME as TREE_ATTENTION
+from engine.compiled import CapturedForward, UncompilableModel, require_compiler
+from engine.errors import UsageError
+from engine.events import Committed, Encoded, Finished, Notice
+from engine.families import FAMILIES
+from engine.kv_cache import TreeCache
+from engine.prompts import EncodedPrompt
+from engine.session import Request, Session, SessionOptions
+from engine.target import Target
+from engine.tree import DraftTree
+from tests.engine.test_target import tree_of
+from tests.models import FLAGSHIPS, random_model, text_sizes
+from tests.zoo import Zoo, conversations
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compiling as always, but for the slow part: the traced graph runs as it is."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    yield
+    torch._dynamo.reset()
+
+
+def check_equal(target: Target, reference: Target, prompt: EncodedPrompt, vocab: int) -> None:
+    """Passes over trees of several sizes behind a growing text; nothing is compiled for them."""
+    for each in (target, reference):
+        each.prefill(prompt, room=0)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for path in ([0, 2, 4], [0], [0, 1], [0, 2, 4, 6, 7, 8]):
+            for tree in (DraftTree([7]), tree_of(10, vocab)):
+                expected = reference.verify(tree)
+                torch.testing.assert_close(target.verify(tree), expected, rtol=0, atol=2e-4)
+            for each in (target, reference):
+                each.keep(path)
+
+
+@pytest.mark.usefixtures("traced_only")
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "qwen2_5_vl"])
+def test_a_model_is_compiled_in_one_piece_for_every_length(zoo: Zoo, family: str) -> None:
+    loaded = zoo.loaded(family, torch.float32, None)
+    vocab = loaded.model.config.get_text_config().vocab_size
+    target, reference = (Target(loaded.model, loaded.family) for _ in range(2))
+    target.compile()
+    for messages in conversations(loaded.family.vision)[1:4]:
+        check_equal(target, reference, loaded.encoder.encode(messages), vocab)
+
+
+def test_inductor_s_code_computes_the_same(zoo: Zoo) -> None:
+    try:
+        require_compiler(CPU)
+    except UsageError as error:
+        pytest.skip(str(error))
+    loaded = zoo.loaded("llama", torch.float32, None)
+    vocab = loaded.model.config.get_text_config().vocab_size
+    target, reference = (Target(loaded.model, loaded.family) for _ in range(2))
+    target.compile()
+    for messages in conversations(vision=False)[:2]:
+        check_equal(target, reference, loaded.encoder.encode(messages), vocab)
+    torch._dynamo.reset()
+
+
+def stretched_llama() -> Any:
+    """Its rotary frequencies depend on the length of the text, which a compiler cannot follow."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = random_model(LlamaConfig(**text_sizes(96), rope_parameters=rope), [], seed=1)
+    model.set_attn_implementation(TREE_ATTENTION)
+    return model
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_a_model_that_cannot_be_compiled_stays_as_it_was() -> None:
+    target = Target(stretched_llama(), FAMILIES["llama"])
+    with pytest.raises(UncompilableModel, match="cannot be compiled"):
+        target.compile()
+    target.prefill(EncodedPrompt(torch.tensor([[1, 2, 3]]), {}, 0, ""), room=4)
+    assert target.verify(DraftTree([4])).shape == (1, 96)
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_a_session_says_what_it_compiles_before_its_first_request(zoo: Zoo) -> None:
+    loaded = zoo.loaded(FLAGSHIPS[0], torch.float32, None)
+    session = Session(loaded, SessionOptions(memory=False, compile=True))
+    request = Request(conversations(vision=False)[0], max_tokens=3)
+    first, second = (list(session.generate(request)) for _ in range(2))
+    assert [type(event) for event in first[:3]] == [Notice, Notice, Encoded]
+    assert isinstance(first[0], Notice)
+    assert "compiling" in first[0].message
+    assert {type(event) for event in second} == {Encoded, Committed, Finished}
+
+
+def test_a_session_answers_without_what_cannot_be_compiled(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Target) -> None:
+        raise UncompilableModel("this model cannot be compiled (so)")
+
+    monkeypatch.setattr(Target, "compile", refuse)
+    loaded = zoo.loaded(FLAGSHIPS[0], torch.float32, None)
+    session = Session(loaded, SessionOptions(memory=False, compile=True))
+    events = list(session.generate(Request(conversations(vision=False)[0], max_tokens=3)))
+    assert events[1] == Notice("this model cannot be compiled (so); it answers as it is")
+    assert isinstance(events[-1], Finished)
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match="no-such-compiler"):
+        require_compiler(CPU)
+
+
+def test_triton_is_needed_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="triton"):
+        require_compiler(torch.device("cuda"))
+
+
+def test_other_devices_are_refused() -> None:
+    with pytest.raises(UsageError, match="not mps"):
+        require_compiler(torch.device("mps"))
+
+
+def test_compiling_and_spreading_over_devices_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="--device-map"):
+        SessionOptions(device_map="auto", compile=True)
+
+
+def test_a_graph_is_captured_once_a_shape_and_again_when_its_buffers_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captured: list[tuple[int, int]] = []
+
+    def capture(_: CapturedForward, ids: Tensor, __: Tensor, mask: Tensor, ___: TreeCache) -> Any:
+        captured.append((ids.shape[1], mask.shape[3]))
+        return SimpleNamespace(replay=lambda: None), torch.tensor(len(captured))
+
+    monkeypatch.setattr(CapturedForward, "_capture", capture)
+    forward = CapturedForward(lambda *_: torch.empty(0))
+    ids, mask, cache = torch.zeros(1, 64), torch.zeros(1, 1, 64, 1024), TreeCache(1, 0)
+
+    def run(n: int, keys: int) -> int:
+        cache.slots = ids[0, :n]
+        return int(forward(ids[:, :n], ids[:, :n], mask[:, :, :n, :keys], cache))
+
+    assert [run(1, 512), run(8, 512), run(1, 512), run(1, 1024), run(8, 512)] == [1, 2, 1, 3, 2]
+    cache.buffers.append(torch.zeros(1))
+    assert [run(1, 512), run(1, 512)] == [4, 4]
+    assert captured == [(1, 512), (8, 512), (1, 1024), (1, 512)]
+
+
+def test_shapes_are_few_where_graphs_are_captured() -> None:
+    assert compiled.pass_shapes(torch.device("cuda")) is compiled.CAPTURED
+    assert compiled.pass_shapes(CPU).padded(9) == 9

@@ -1,0 +1,43 @@
+"""Passes of few shapes compute what passes of exact shapes compute."""
+
+import pytest
+import torch
+
+from engine.families import FAMILIES
+from engine.passes import EXACT, PassShapes
+from engine.target import Target
+from tests.engine.test_target import check_sabotaged, tree_of
+from tests.zoo import ANSWER, Zoo, conversations
+
+FEW = PassShapes(nodes=(1, 4, 16), extent=64)
+
+
+def test_trees_are_padded_to_the_next_size() -> None:
+    assert [FEW.padded(n) for n in (1, 2, 4, 5, 16, 17, 40)] == [1, 4, 4, 16, 16, 32, 48]
+    assert [FEW.keys(n) for n in (1, 64, 65)] == [64, 64, 128]
+
+
+def test_without_sizes_nothing_is_padded() -> None:
+    assert [EXACT.padded(n) for n in (1, 7, 100)] == [1, 7, 100]
+    assert EXACT.keys(77) == 77
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_padding_changes_no_answer(zoo: Zoo, family: str) -> None:
+    loaded = zoo.loaded(family, torch.float32, None)
+    expected = zoo.answers(family, torch.float32, None)
+    for seed, messages in enumerate(conversations(loaded.family.vision)):
+        prompt = loaded.encoder.encode(messages)
+        check_sabotaged(loaded, prompt, expected[seed], ANSWER, seed, FEW)
+
+
+def test_nothing_of_the_padding_is_given_back(zoo: Zoo) -> None:
+    loaded = zoo.loaded("llama", torch.float32, None)
+    prompt = loaded.encoder.encode(conversations(vision=False)[0])
+    exact, padded = Target(loaded.model, loaded.family), Target(loaded.model, loaded.family, FEW)
+    exact.prefill(prompt, room=4)
+    padded.prefill(prompt, room=4)
+    tree = tree_of(10, 90)
+    logits = padded.verify(tree)
+    assert padded.padded(len(tree)) == 16 > len(tree) == logits.shape[0]
+    torch.testing.assert_close(logits, exact.verify(tree), rtol=0, atol=1e-4)
