@@ -6,7 +6,7 @@ pays is `payoff`'s business.
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from time import perf_counter
@@ -157,11 +157,7 @@ def time_passes(subject: Subject, options: CostOptions) -> Iterator[PassTime]:
     for context in options.contexts:
         try:
             _fill(target, rng.choices(vocabulary, k=context), room=options.sizes[-1])
-            for round_ in range(-WARMUP, options.repeats):
-                for tokens in rng.sample(options.sizes, len(options.sizes)):
-                    seconds = _seconds(target, trees[tokens])
-                    if round_ >= 0:
-                        yield PassTime(context, tokens, seconds)
+            yield from _rounds(target, trees, context, options.repeats, rng)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"the device ran out of memory behind {context} tokens; name shorter contexts, or "
@@ -193,6 +189,21 @@ def _points(context: int, by_size: dict[int, list[float]]) -> Iterator[CostPoint
             marginal = (middle - smaller[1]) / (tokens - smaller[0]) / one
         yield CostPoint(context, tokens, middle, low, high, len(times), middle / one, marginal)
         smaller = (tokens, middle)
+
+
+def _rounds(
+    target: Target,
+    trees: Mapping[int, DraftTree],
+    context: int,
+    repeats: int,
+    rng: random.Random,
+) -> Iterator[PassTime]:
+    """All sizes in an order drawn anew, round after round."""
+    for round_ in range(-WARMUP, repeats):
+        for tokens in rng.sample(list(trees), len(trees)):
+            time = PassTime(context, tokens, _seconds(target, trees[tokens]))
+            if round_ >= 0:
+                yield time
 
 
 def _fill(target: Target, tokens: Sequence[int], room: int) -> None:
