@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from platformdirs import user_cache_path
@@ -122,7 +123,7 @@ class CapturedForward:
         self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
     ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Passes write into slots that are not committed, so that more of them do no harm."""
-        aside = torch.cuda.Stream()
+        aside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UPS):
