@@ -88,6 +88,7 @@ class Conversation:
             ContextError: the conversation does not fit into the context.
             RequestError: the question cannot be answered; nothing is added to the conversation.
         """
+        yield from self._session.prepare()
         opening, events = self._begin(question, cancel, elapsed_s)
         answer = _Answer(question)
         with closing(events):

@@ -165,6 +165,7 @@ class Session:
         For those who compare drafters; the session's own memory is not in it.
         """
         self._drafter = drafter
+        self._conversation = None
 
     def prepare(self) -> Iterator[Notice]:
         """Do what takes its time before the first request; say so before, and how long it took.
