@@ -1,7 +1,6 @@
 """`recap chat`: a conversation, typed or from a pipe."""
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -91,10 +90,12 @@ def chat(
     from recap_cli import chat_loop  # noqa: PLC0415
     from recap_cli.chat_input import history_path, is_interactive  # noqa: PLC0415
     from recap_cli.chat_talk import Settings, refuse_to_replace  # noqa: PLC0415
+    from recap_cli.inputs import file_path  # noqa: PLC0415
     from recap_cli.render import View  # noqa: PLC0415
 
     interactive = is_interactive()
-    resumed, saved = _path(resume), _path(save)
+    resumed = file_path(resume) if resume is not None else None
+    saved = file_path(save) if save is not None else None
     if saved and saved != resumed:
         refuse_to_replace(saved)
     open_session = partial(
@@ -130,7 +131,3 @@ def chat(
     good = chat_loop.chat(beginning, settings, open_session, view)
     if not (good or interactive):
         raise typer.Exit(1)
-
-
-def _path(name: str | None) -> Path | None:
-    return Path(name).expanduser() if name is not None else None

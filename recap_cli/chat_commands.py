@@ -20,6 +20,7 @@ from recap_cli.chat_figures import (
 )
 from recap_cli.chat_settings import SETTINGS, change
 from recap_cli.chat_talk import Queued, Talk
+from recap_cli.inputs import file_path
 from recap_cli.render import Display
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _file(argument: str) -> Path | None:
     words = _words(argument)
     if len(words) > 1:
         raise UsageError(f"one file, not {len(words)}: put quotes around a name with blanks")
-    return Path(words[0]).expanduser() if words else None
+    return file_path(words[0]) if words else None
 
 
 _ALL = (

@@ -59,8 +59,11 @@ def _files(argument: str) -> Iterator[Completion]:
 
 
 def _entries(folder: str, start: str) -> list[str]:
-    """Names in a folder, those of folders with a slash; hidden ones only if a dot was typed."""
-    with suppress(OSError), os.scandir(Path(folder or ".").expanduser()) as entries:
+    """Names in a folder, those of folders with a slash; hidden ones only if a dot was typed.
+
+    A folder that cannot be read has none, and neither has the home of nobody.
+    """
+    with suppress(OSError, RuntimeError), os.scandir(Path(folder or ".").expanduser()) as entries:
         return sorted(
             entry.name + ("/" if entry.is_dir() else "")
             for entry in entries

@@ -3,7 +3,7 @@
 Computes no measure: a turn's are those of its exchange.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from engine.stats import DecodeStats
 from recap_cli.figures import ASCII_BARS, BARS, shares, sparkline
 from recap_cli.terminal import one_line
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from engine.transcript import Exchange
 
 _WIDE = 60
-"""Columns from which on a table of turns shows where accepted tokens came from."""
+"""Columns from which on a table of turns shows how much of the prompt was read, as the cache did
+not hold it, and where accepted tokens came from."""
 _BAR = 20
 
 
@@ -36,26 +38,35 @@ class PictureRow:
 
 def turns_table(exchanges: "Sequence[Exchange]", width: int, *, ascii_only: bool) -> Group:
     """A turn a row, and below the numbers a sparkline of MAT, from 1 upwards."""
-    measures: list[Mapping[str, Any]] = [exchange.measures for exchange in exchanges]
-    mats = [float(each["mean_acceptance_length"]) for each in measures]
+    wide = width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("turn", "tokens", "first", "tok/s", "MAT"):
+    for heading in ("turn", "tokens", "first", "tok/s", "MAT", *(("read",) if wide else ())):
         table.add_column(heading, justify="right", no_wrap=True)
-    if width >= _WIDE:
+    if wide:
         table.add_column("accepted from", overflow="fold")
-    for number, each in enumerate(measures, start=1):
-        accepted = {name: counts["accepted"] for name, counts in each["sources"].items()}
-        cells = [
-            str(number),
-            str(each["new_tokens"]),
-            f"{each['ttft_s']:.2f} s",
-            f"{each['decode_tokens_per_s']:.1f}",
-            f"{mats[number - 1]:.2f}",
-            shares(accepted),
-        ]
-        table.add_row(*cells[: len(table.columns)])
+    for turn, exchange in enumerate(exchanges, start=1):
+        table.add_row(str(turn), *_turn_cells(exchange)[: len(table.columns) - 1])
+    mats = [_measures(exchange)["mean_acceptance_length"] for exchange in exchanges]
     bars = sparkline(mats, 1.0, ASCII_BARS if ascii_only else BARS)
     return Group(table, Text(f"MAT by turn  {bars}"))
+
+
+def _turn_cells(exchange: "Exchange") -> list[str]:
+    measures = _measures(exchange)
+    accepted = {name: counts["accepted"] for name, counts in measures["sources"].items()}
+    return [
+        str(measures["new_tokens"]),
+        f"{measures['ttft_s']:.2f} s",
+        f"{measures['decode_tokens_per_s']:.1f}",
+        f"{measures['mean_acceptance_length']:.2f}",
+        f"{exchange.prompt_tokens - exchange.kept_tokens} of {exchange.prompt_tokens}",
+        shares(accepted),
+    ]
+
+
+def _measures(exchange: "Exchange") -> dict[str, Any]:
+    """An exchange's measures; those that its file does not have are zero."""
+    return DecodeStats().measures() | dict(exchange.measures)
 
 
 def pictures_table(rows: Iterable[PictureRow]) -> Table:

@@ -1,5 +1,6 @@
 """Where the entries of a conversation come from: a person at a prompt, or the lines of a pipe."""
 
+import asyncio
 import io
 import os
 import signal
@@ -59,7 +60,7 @@ def typed_entries(history: Path | None, waiting: Callable[[], int], tell: Tell) 
         Interrupted: Ctrl-C was pressed twice, with nothing typed.
     """
     prompt: PromptSession[str] = PromptSession(
-        lambda: _prompt(waiting()),
+        lambda: _before(waiting()),
         history=open_history(history, tell) if history else InMemoryHistory(),
         completer=ChatCompleter(),
         complete_while_typing=False,
@@ -72,7 +73,7 @@ def typed_entries(history: Path | None, waiting: Callable[[], int], tell: Tell) 
     warned = False
     while True:
         try:
-            entry = prompt.prompt()
+            entry = _prompt_for_entry(prompt)
         except EOFError:
             return
         except KeyboardInterrupt as interrupt:
@@ -94,7 +95,31 @@ def history_path() -> Path:
     return user_state_path("recap", appauthor=False) / "chat_history"
 
 
-def _prompt(waiting: int) -> str:
+def _prompt_for_entry(prompt: PromptSession[str]) -> str:
+    """One entry. SIGTERM ends the prompt from its own loop, so that it leaves the terminal clean.
+
+    Raises:
+        EOFError, KeyboardInterrupt: as pressed.
+        Interrupted: SIGTERM came.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+
+    def leave() -> None:
+        if not prompt.app.is_done:
+            prompt.app.exit(exception=Interrupted(signal.SIGTERM))
+
+    def listen() -> None:
+        with suppress(NotImplementedError):  # on Windows
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
+
+    try:
+        return prompt.prompt(pre_run=listen)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _before(waiting: int) -> str:
+    """What stands before an entry."""
     if not waiting:
         return "> "
     return f"[{waiting} picture{'s' if waiting > 1 else ''}] > "

@@ -86,16 +86,21 @@ def _entries(talk: Talk, settings: Settings, beginning: Beginning) -> Iterable[s
     return typed_entries(beginning.history, lambda: len(talk.queued), tell)
 
 
+def _take(talk: Talk, entry: str) -> None:
+    typed = instruction(entry)
+    if typed:
+        run(talk, typed)
+    else:
+        talk.ask(message(entry))
+
+
 def _lead(talk: Talk, entries: Iterable[str]) -> bool:
     """Take entry after entry; whether all were good."""
     good = True
     for entry in entries:
         try:
-            typed = instruction(entry)
-            if typed:
-                run(talk, typed)
-            else:
-                talk.ask(message(entry))
+            with talk.entry():
+                _take(talk, entry)
         except RecapError as error:
             good = False
             talk.display.error(str(error))

@@ -5,12 +5,12 @@ What may go wrong is raised; `recap_cli.chat_loop` shows it and goes on.
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import ContextError, RecapError, RequestError, UsageError
+from engine.errors import ContextError, RequestError, UsageError
 from engine.image_sources import printable_name
 from engine.images import ImageOptions, Picture
 from recap_cli import sessions
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 TURNS_BETWEEN_SAVES = 4
 """Answers after which the token memory is saved, besides at the end."""
-_ROOM = "/clear or /undo makes room, and /set drop-oldest on lets go of the oldest turns"
+_ROOM = (
+    "/clear or /undo makes room; --drop-oldest, or /set drop-oldest on, lets go of the oldest turns"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,34 @@ class Talk:
         self.over = False
         self._session = session
         self._settings = settings
+        self._interrupts = Interrupts()
         self._incomplete = False
         self._answers = 0
         self._files: set[Path] = set()
+
+    @contextmanager
+    def entry(self) -> Iterator[None]:
+        """Around what one entry asks for.
+
+        At a prompt the first Ctrl-C ends it, and an answer is kept as far as it came; a second one,
+        and any other signal, ends everything. Keys that are pressed meanwhile are not shown.
+
+        Raises:
+            RequestError: it was stopped before there was anything to keep.
+            Interrupted: everything is to end.
+        """
+        prompt = self._settings.interactive
+        with Interrupts() as interrupts, no_echo() if prompt else nullcontext():
+            self._interrupts = interrupts
+            try:
+                yield
+            except Interrupted as interrupted:
+                first = interrupts.signum is None
+                if not (prompt and first and interrupted.signum == signal.SIGINT):
+                    raise
+                raise RequestError("stopped") from interrupted
+        if interrupts.signum is not None and not (prompt and interrupts.signum == signal.SIGINT):
+            raise Interrupted(interrupts.signum)
 
     def open(self, sources: Sequence[str]) -> list[Queued]:
         """Open pictures and queue them for the next message; all of them, or none.
@@ -134,9 +161,9 @@ class Talk:
 
         Raises:
             RequestError: it cannot be answered; the conversation is as it was.
-            Interrupted: the user, or the system, wants to end everything.
         """
         waiting, self.queued = self.queued, []
+        said = len(self.conversation.exchanges)
         incomplete, self._incomplete = self._incomplete, False
         message = sessions.make_message(text, [queued.picture for queued in waiting])
         try:
@@ -145,10 +172,9 @@ class Talk:
                 if incomplete:
                     raise RequestError("not sent: a picture that it is about could not be queued")
                 self._answer(message, record)
-        except RecapError:
-            if self._settings.interactive:
+        finally:
+            if self._settings.interactive and len(self.conversation.exchanges) == said:
                 self.queued = waiting
-            raise
 
     def regenerate(self) -> None:
         """Answer the last question anew; the old answer stays if there is no new one."""
@@ -221,7 +247,9 @@ class Talk:
         """Show an answer, and keep what came of it."""
         said = len(self.conversation.exchanges)
         try:
-            self._stream(question, record)
+            events = self.conversation.ask(question, self._interrupts.cancel)
+            with closing(events), _ways_out():
+                follow(events, self._interrupts, self.display, record)
         finally:
             if len(self.conversation.exchanges) > said:
                 self._keep()
@@ -229,31 +257,6 @@ class Talk:
         if self._answers % TURNS_BETWEEN_SAVES == 0:
             for notice in self._session.save_memory():
                 self.display.notice(notice.message)
-
-    def _stream(self, question: "Message", record: Record) -> None:
-        """Show an answer; at a prompt the first Ctrl-C ends it, other signals end everything."""
-        with Interrupts() as interrupts, self._silence():
-            events = self.conversation.ask(question, interrupts.cancel)
-            try:
-                with closing(events), _ways_out():
-                    follow(events, interrupts, self.display, record)
-            except Interrupted as interrupted:
-                again = interrupts.signum is not None
-                if again or not self._stays(interrupted.signum):
-                    raise
-                if record.finished is None:
-                    message = "stopped before the answer began; nothing was added"
-                    raise RequestError(message) from interrupted
-        if interrupts.signum is not None and not self._stays(interrupts.signum):
-            raise Interrupted(interrupts.signum)
-
-    def _stays(self, signum: int) -> bool:
-        """Whether the conversation goes on after a first signal."""
-        return self._settings.interactive and signum == signal.SIGINT
-
-    def _silence(self) -> AbstractContextManager[None]:
-        """Keys that are pressed while an answer is shown are not shown inside it."""
-        return no_echo() if self._settings.interactive else nullcontext()
 
     def _keep(self) -> None:
         """Write the transcript if `--save` asks for it."""
@@ -263,8 +266,9 @@ class Talk:
 
 def refuse_to_replace(path: Path) -> None:
     """Raise UsageError where a file that is not empty would be lost."""
-    if path.exists() and path.stat().st_size:
-        raise UsageError(f"{path} is there already: name another file, or go on with that one")
+    with suppress(OSError):  # whoever writes it will say so
+        if path.stat().st_size:
+            raise UsageError(f"{path} is there already: name another file, or go on with that one")
 
 
 @contextmanager

@@ -71,6 +71,18 @@ def warn_of_other_pictures(pictures: Sequence[Picture], tell: Callable[[str], No
         tell(NOT_A_SCENE)
 
 
+def file_path(name: str) -> Path:
+    """The path of a file that the user names, `~` expanded.
+
+    Raises:
+        UsageError: it begins with the home of a user that does not exist.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{name}: {error}".rstrip(".")) from error
+
+
 def checked(text: str, origin: str, way_out: str) -> str:
     """`text`, which came from `origin`.
 

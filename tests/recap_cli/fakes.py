@@ -158,7 +158,13 @@ def message(text: str, pictures: Sequence[Any]) -> Any:
 
 def exchange(question: Any, answer: str, stats: DecodeStats) -> Any:
     """What `engine.transcript.Exchange` holds, as far as it is shown."""
-    return SimpleNamespace(question=question, answer=answer, measures=stats.measures())
+    return SimpleNamespace(
+        question=question,
+        answer=answer,
+        prompt_tokens=7,
+        kept_tokens=2,
+        measures=stats.measures(),
+    )
 
 
 def save(path: Path, transcript: Any) -> None:

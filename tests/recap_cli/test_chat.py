@@ -190,6 +190,7 @@ class TestCommands:
             ("/regen", "nothing was answered yet"),
             ("/save", "no file: /save FILE writes the conversation to it"),
             ("/load", "/load takes the file of a saved conversation"),
+            ("/save ~nobody-of-that-name/x", "~nobody-of-that-name/x: "),
             ("/save a b", "one file, not 2: put quotes around a name with blanks"),
             ("/load none.json", "there is no none.json"),
             ("/set loud on", "there is no setting 'loud': /set takes max-tokens, drop-oldest, "),
@@ -241,9 +242,9 @@ class TestCommands:
     def test_stats_are_a_table_by_turn(self, chat: Chat) -> None:
         lines = [line.split() for line in chat("a", "a b", "/stats").stderr.splitlines()]
         assert lines == [
-            ["turn", "tokens", "first", "tok/s", "MAT", "accepted", "from"],
-            ["1", "2", "0.25", "s", "4.0", "2.00", "suffix", "100%"],
-            ["2", "4", "0.25", "s", "8.0", "2.00", "suffix", "100%"],
+            ["turn", "tokens", "first", "tok/s", "MAT", "read", "accepted", "from"],
+            ["1", "2", "0.25", "s", "4.0", "2.00", "5", "of", "7", "suffix", "100%"],
+            ["2", "4", "0.25", "s", "8.0", "2.00", "5", "of", "7", "suffix", "100%"],
             ["MAT", "by", "turn", "██"],
         ]
 

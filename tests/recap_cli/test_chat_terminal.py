@@ -122,7 +122,7 @@ def test_an_interrupt_before_the_answer_takes_the_question_back(talk: Talk) -> N
     terminal.enter("hello")
     terminal.until("reading 7 prompt tokens ...")
     terminal.child.sendintr()
-    terminal.until("stopped before the answer began; nothing was added\n>")
+    terminal.until("recap: error: stopped\n>")
     terminal.enter("/tokens")
     terminal.until("0 of 64 tokens")
 
