@@ -256,11 +256,11 @@ def _figure(value: float | None, unit: str = "") -> str:
     return NOTHING if value is None else f"{value:.2f}{unit}"
 
 
-def _digits(value: float | None, unit: str = "") -> str:
+def _digits(value: float | None) -> str:
     """One digit behind the point, none of a large figure."""
     if value is None:
         return NOTHING
-    return f"{value:.0f}{unit}" if value >= 1000 else f"{value:.1f}{unit}"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}"
 
 
 def _milliseconds(seconds: float | None) -> str:
