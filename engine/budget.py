@@ -1,72 +1,186 @@
 """How many guesses are worth a pass here: what a pass costs, and how often guesses come true.
 
-Both are learned online, per session. A probability that a memory states is a claim about some
-earlier context; `Calibration` turns it into how often such claims held. `PassCost` follows the time
-of a pass by its size: a token more costs next to nothing on a data-centre GPU, and a tenth of a
-pass for a small model on two cores. Knows no tokens and no clock.
+Both are learned online, per session, and may be remembered between sessions (`engine.pace`). A
+probability that a memory states is a claim about some earlier context; `Calibration` turns it into
+how often such claims held. `PassCost` follows the time of a pass by its size: a token more costs
+next to nothing on a data-centre GPU, a tenth of a pass for a small model on two cores, and the
+second token may cost more than the next seven. `Budget` brings both together and picks the size.
+Knows no tokens and no clock.
 """
+
+from collections.abc import Sequence
+
+import numpy as np
 
 OUTLIER = 2.0
 """A pass that took this many times the expected is counted as if it had taken just that."""
 
 
 class PassCost:
-    """Time of a pass over n tokens as a line, base + slope * n, by decayed least squares.
+    """Time of a pass over n tokens, as a multiple of a pass over one: a curve through KNOTS.
 
-    A prior keeps the slope near 3 % of the base until passes of different sizes were seen.
+    Between knots that were seen it is a line; beyond the last of them it goes on as steeply as it
+    came from the first.
+
+    Attributes:
+        ratios: the curve by n, from 0 tokens (not used) to the last knot; never falling.
     """
 
-    DECAY = 0.98
-    PRIOR_SHARE = 0.03
-    PRIOR_WEIGHT = 100.0
-    FIRST_PASSES = 2
-    """Passes that are not counted: they allocate and warm up."""
+    KNOTS = (1, 2, 4, 8, 16, 32, 64, 128)
+    PRIOR_SLOPE = 0.02
+    """What a token more is taken to cost before any pass was seen."""
+    LEAST_SLOPE = 0.001
+    WARM_UP = 2
+    """Passes that are not counted: they allocate, and fill caches."""
+    LEAST_RATE = 0.05
+    DRIFT_RATE = 0.05
 
     def __init__(self) -> None:
-        self.base, self.slope = 1.0, self.PRIOR_SHARE
-        self._passes = 0
-        self._weight = self._n = self._t = self._nn = self._nt = 0.0
+        self.ratios: list[float] = []
+        self.passes = 0
+        self.last_seen = [0] * len(self.KNOTS)
+        """By knot, when a pass of just that size was last seen; 0 for never."""
+        self._seen = [0.0] * len(self.KNOTS)
+        self._seconds = [0.0] * len(self.KNOTS)
+        self._redraw()
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A pass over this many tokens, root included, took this long."""
-        self._passes += 1
-        if self._passes <= self.FIRST_PASSES:
+        """A pass over this many tokens, root included, took this long.
+
+        What is unexpected in it moves the knots beside `tokens`, by less the more passes they have
+        seen, and a little the whole curve, which so follows a longer context or a machine that
+        others slow down.
+        """
+        self.passes += 1
+        if self.passes <= self.WARM_UP or tokens > self.KNOTS[-1]:
             return
-        if self._weight > 1:
-            seconds = min(seconds, OUTLIER * (self.base + self.slope * tokens))
-        keep, n = self.DECAY, float(tokens)
-        self._weight = keep * self._weight + 1
-        self._n = keep * self._n + n
-        self._t = keep * self._t + seconds
-        self._nn = keep * self._nn + n * n
-        self._nt = keep * self._nt + n * seconds
-        self._fit()
+        if not any(self._seen):
+            self._seconds[0] = seconds / self.ratios[tokens]
+        error = seconds / (self._seconds[0] * self.ratios[tokens])
+        error = min(max(error, 1 / OUTLIER), OUTLIER)
+        news = False
+        for knot, share in self._beside(tokens):
+            if not self._seen[knot]:
+                news = True
+                self._seconds[knot] = self._seconds[0] * self.ratios[self.KNOTS[knot]]
+            self._seen[knot] += share
+            rate = share * max(1 / max(self._seen[knot], 1), self.LEAST_RATE)
+            self._seconds[knot] *= error**rate
+        if not news:
+            drift = error**self.DRIFT_RATE
+            self._seconds = [drift * each for each in self._seconds]
+        self._redraw()
 
-    def floor(self, expected: float, tokens: int) -> float:
-        """The least probability at which one more token raises expected tokens per second.
+    def _beside(self, tokens: int) -> list[tuple[int, float]]:
+        """The knots next to a size, and how much each has to say about it; 1 in all."""
+        right = next(i for i, knot in enumerate(self.KNOTS) if knot >= tokens)
+        if self.KNOTS[right] == tokens:
+            self.last_seen[right] = self.passes
+            return [(right, 1.0)]
+        low, high = self.KNOTS[right - 1], self.KNOTS[right]
+        share = (tokens - low) / (high - low)
+        return [(right - 1, 1 - share), (right, share)]
 
-        With E expected tokens for a cost C, a node of probability p and cost s is worth its slot
-        if (E + p) / (C + s) > E / C, that is p > E * s / C.
+    def _redraw(self) -> None:
+        seen = [i for i, times in enumerate(self._seen) if times or i == 0]
+        unit = self._seconds[0] or 1.0
+        sizes = [self.KNOTS[i] for i in seen]
+        heights = [self._seconds[i] / unit if i else 1.0 for i in seen]
+        last, end = sizes[-1], self.KNOTS[-1]
+        slope = (heights[-1] - 1) / (last - 1) if last > 1 else self.PRIOR_SLOPE
+        if last < end:
+            sizes.append(end)
+            heights.append(heights[-1] + max(slope, self.LEAST_SLOPE) * (end - last))
+        curve = np.interp(np.arange(end + 1), sizes, heights)
+        self.ratios = np.maximum.accumulate(curve).tolist()
+
+
+class Budget:
+    """Picks the size of a tree whose nodes are offered likeliest first.
+
+    With E expected tokens for a cost C a pass yields E / C; the size with the largest quotient is
+    kept. How many of the drafted tokens come true beside what was promised scales all promises.
+    Sizes whose cost is not known are tried out: a few in the first passes, later one now and then,
+    so that a size that was once dear by mischance is not given up for good.
+
+    Attributes:
+        size: tokens of the best tree among those offered, root included.
+    """
+
+    DECAY = 0.95
+    PRIOR = 6.0
+    FIRST = (1, 16, 1, 16, 4)
+    """Sizes that are tried out at first."""
+    AGAIN = 64
+    """Passes from one trial to the next."""
+
+    def __init__(self) -> None:
+        self.cost = PassCost()
+        self.size = 1
+        self._promised = self._came = self.PRIOR
+        self.start()
+
+    def start(self) -> None:
+        """A new tree, of its root alone."""
+        self.size = self._tokens = 1
+        self._expected = self._best = 1.0
+        self._sums = [0.0]
+        self._trust = self._came / self._promised
+        self._trial = self._next_trial()
+
+    def _next_trial(self) -> int:
+        """The size that this pass tries out; 0 for none."""
+        cost = self.cost
+        number = cost.passes - cost.WARM_UP
+        if 0 <= number < len(self.FIRST):
+            return self.FIRST[number]
+        if number > 0 and number % self.AGAIN == 0:
+            usual = cost.last_seen[: PassCost.KNOTS.index(max(self.FIRST)) + 1]
+            return PassCost.KNOTS[usual.index(min(usual))]
+        return 0
+
+    def floor(self) -> float:
+        """No path less probable than this can be worth its slot, in a tree of any size."""
+        if self._trial:
+            return 0.0
+        ratios = self.cost.ratios
+        return min((ratios[n] - 1) / (n - 1) for n in PassCost.KNOTS[1:]) / self._trust
+
+    def wants(self, probability: float) -> bool:
+        """Whether the next likeliest node may pay, now or with others behind it; if so, it is in.
 
         Args:
-            expected: tokens that the pass is expected to commit so far, bonus token included.
-            tokens: tokens in the pass so far, root included.
+            probability: that of its path being accepted.
         """
-        return expected * self.slope / (self.base + self.slope * tokens)
+        if self._tokens >= (self._trial or PassCost.KNOTS[-1]):
+            return False
+        gain = probability * self._trust
+        value = (self._expected + gain) / self.cost.ratios[self._tokens + 1]
+        if not self._trial and value <= self._best and not self._later(gain):
+            return False
+        self._tokens += 1
+        self._expected += gain
+        self._sums.append(self._sums[-1] + probability)
+        if value > self._best or self._trial:
+            self._best, self.size = value, self._tokens
+        return True
 
-    def _fit(self) -> None:
-        """Minimise the squared errors + PRIOR_WEIGHT * (slope - PRIOR_SHARE * base)^2."""
-        share, prior = self.PRIOR_SHARE, self.PRIOR_WEIGHT
-        bb, bs, ss = (
-            self._weight + prior * share * share,
-            self._n - prior * share,
-            self._nn + prior,
+    def _later(self, gain: float) -> bool:
+        """Whether a larger tree would pay if all its further nodes were as likely."""
+        tokens, expected = self._tokens, self._expected - gain * self._tokens
+        return any(
+            expected + gain * larger > self._best * self.cost.ratios[larger]
+            for larger in PassCost.KNOTS
+            if larger > tokens
         )
-        determinant = bb * ss - bs * bs
-        base = (self._t * ss - self._nt * bs) / determinant
-        slope = (self._nt * bb - self._t * bs) / determinant
-        self.base = max(base, 1e-9)
-        self.slope = max(slope, 0.002 * self.base)
+
+    def observe(self, tokens: int, committed: int, seconds: float) -> None:
+        """A pass over a tree of `tokens`, root included, took this long and committed so much."""
+        self.cost.observe(tokens, seconds)
+        if 1 < tokens <= len(self._sums):
+            rest = (1 - self.DECAY) * self.PRIOR
+            self._promised = self.DECAY * self._promised + self._sums[tokens - 1] + rest
+            self._came = self.DECAY * self._came + committed - 1 + rest
 
 
 class Calibration:
@@ -80,17 +194,18 @@ class Calibration:
     MEMORY = 400.0
     """Guesses a cell remembers."""
 
-    def __init__(self, trust: tuple[float, ...]) -> None:
+    def __init__(self, trust: Sequence[float]) -> None:
         """`trust`: of each kind, which share of a claim to believe before anything was seen."""
         claims = [(b + 0.5) / self.BINS for b in range(self.BINS)]
         weight = self.PRIOR_WEIGHT
         self._seen = [[weight] * self.BINS for _ in trust]
         self._true = [[weight * share * claim for claim in claims] for share in trust]
-        self._share = [[share] * self.BINS for share in trust]
+        # One more, for claims of 1.
+        self.shares = [[share] * (self.BINS + 1) for share in trust]
 
     def survival(self, kind: int, claim: float) -> float:
         """Probability that a guess with this claimed probability is chosen."""
-        return claim * self._share[kind][min(int(claim * self.BINS), self.BINS - 1)]
+        return claim * self.shares[kind][int(claim * self.BINS)]
 
     def observe(self, kind: int, claim: float, chosen: bool) -> None:
         """A guess whose parent was chosen was chosen itself, or not."""
@@ -101,4 +216,5 @@ class Calibration:
         if seen[cell] > self.MEMORY:
             seen[cell] /= 2
             true[cell] /= 2
-        self._share[kind][cell] = true[cell] / seen[cell] * self.BINS / (cell + 0.5)
+        self.shares[kind][cell] = true[cell] / seen[cell] * self.BINS / (cell + 0.5)
+        self.shares[kind][-1] = self.shares[kind][-2]

@@ -21,31 +21,35 @@ LEAST_CONFIDENCE = 1e-3
 def fuse(
     retrieved: Retrieved,
     specificity: Sequence[float],
-    copied: Candidate,
     by_confidence: bool = True,
+    least: float = 0.0,
 ) -> list[Candidate]:
     """Candidates for the next token, most probable first.
 
     Args:
         retrieved: what each key holds.
         specificity: weight of each key's length.
-        copied: what a repeated suffix suggests, which stands if it is surer than the memories;
-            probability 0 for nothing.
         by_confidence: whether the keys' confidences weigh too, not their lengths alone.
+        least: what a key holds with less probability is left out.
     """
-    fused: dict[int, float] = {}
     rows = [(row, weight) for row, weight in zip(retrieved, specificity, strict=True) if row]
-    if all(row is rows[0][0] for row, _ in rows[1:]):
+    if not rows:
+        return []
+    first = rows[0][0]
+    if all(row is first for row, _ in rows):
         rows = rows[:1]  # one pass wrote them all
+    if len(rows) == 1 and len(set(first.ids)) == len(first.ids):
+        return list(zip(first.probs, first.ids, strict=True))
     scales = [
         weight * (row.confidence + LEAST_CONFIDENCE if by_confidence else 1.0)
         for row, weight in rows
     ]
     total = sum(scales) or 1.0
+    fused: dict[int, float] = {}
     for (row, _), scale in zip(rows, scales, strict=True):
         share = scale / total
         for token, probability in zip(row.ids, row.probs, strict=True):
+            if probability < least:
+                break
             fused[token] = fused.get(token, 0.0) + share * probability
-    if copied[0] > fused.get(copied[1], 0.0):
-        fused[copied[1]] = copied[0]
-    return sorted([(probability, token) for token, probability in fused.items()], reverse=True)
+    return sorted(zip(fused.values(), fused.keys(), strict=True), reverse=True)

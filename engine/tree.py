@@ -42,6 +42,11 @@ class DraftTree:
         self.probabilities.append(probability)
         return len(self.tokens) - 1
 
+    def truncate(self, size: int) -> None:
+        """Keep the first `size` nodes."""
+        for column in (self.tokens, self.parents, self.depths, self.sources, self.probabilities):
+            del column[size:]
+
 
 def visibility(parents: Sequence[int]) -> NDArray[np.bool_]:
     """Which nodes a node attends to: itself and its ancestors. Returns [n, n] bool."""

@@ -8,9 +8,8 @@ plain Python over small lists.
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from time import perf_counter
-from typing import NamedTuple
 
-from engine.budget import Calibration, PassCost
+from engine.budget import Budget, Calibration
 from engine.fusion import Retrieved, fuse
 from engine.logits import Predictions
 from engine.memory.transitions import (
@@ -32,6 +31,7 @@ from engine.tree import DraftTree
 KEYED = tuple(SOURCES.index(name) for name in ("token", "contextual-2", "contextual-3"))
 SUFFIX = SOURCES.index("suffix")
 NO_MATCH = (-1, 0)
+NOTHING = (0.0, NO_TOKEN)
 UNSEEN = -1
 LONGEST_TRUST = 64
 COPIED = 3
@@ -50,7 +50,7 @@ class RecapDrafter:
         self.options = options
         self.memory = memory
         self._placeholders = placeholders
-        self._cost = PassCost()
+        self._budget = Budget()
         self._calibration = Calibration(PRIOR_TRUST)
         self._began = 0.0
         self._trust = [_suffix_trust(options, match) for match in range(LONGEST_TRUST + 1)]
@@ -83,8 +83,9 @@ class RecapDrafter:
         self._suffix = SuffixIndex()
         self._context = NO_CONTEXT
         self._last = NO_TOKEN
-        self._tree_contexts: list[int] = []
-        self._tree_claims: list[tuple[int, int, float]] = []
+        self._contexts: list[int] = []
+        self._drafted: list[_Child] = []
+        self._parents: list[int] = []
         self._prompt_contexts: list[int] = []
         self.observe(kept)
         for token in new:
@@ -103,18 +104,20 @@ class RecapDrafter:
 
     def learn(self, path: Sequence[int], predictions: Predictions) -> None:
         """Write back every node's prediction; the accepted path last, so that it prevails."""
-        self._cost.observe(len(self._tree_contexts), perf_counter() - self._began)
+        self._budget.observe(len(self._contexts), len(path), perf_counter() - self._began)
         accepted = set(path)
-        for node, (parent, kind, claim) in enumerate(self._tree_claims, start=1):
-            if parent in accepted:
+        for node, (_, _, kind, claim) in enumerate(
+            self._drafted[: len(self._contexts) - 1], start=1
+        ):
+            if self._parents[node] in accepted:
                 self._calibration.observe(kind, claim, node in accepted)
-        rejected = (node for node in range(len(self._tree_contexts)) if node not in accepted)
-        self._store(self._tree_contexts, [*rejected, *path], predictions)
+        rejected = (node for node in range(len(self._contexts)) if node not in accepted)
+        self._store(self._contexts, [*rejected, *path], predictions)
 
     def propose(self, max_depth: int) -> DraftTree:
         """Best-first search for the paths that are most likely to be accepted.
 
-        It ends where one more node would not raise the expected tokens per second or, with a
+        It ends where a larger tree would not raise the expected tokens per second or, with a
         budget that is fixed, where that is spent.
 
         The heap holds candidates as (minus path probability, parent, rank among its children): of
@@ -122,65 +125,91 @@ class RecapDrafter:
         that were not looked up yet; none of them can be likelier than the node itself.
         """
         self._began = perf_counter()
-        budget, floor = self.options.nodes, self.options.min_probability
-        fixed = not self.options.adaptive
-        max_depth = min(max_depth, self.options.max_depth)
-        tree = DraftTree([self._last])
-        self._tree_contexts = contexts = [self._context]
-        self._tree_claims = claims = []
-        expected = 1.0
+        options, budget = self.options, self._budget
+        deepest = min(max_depth, options.max_depth)
+        tree, self._drafted = DraftTree([self._last]), []
+        self._parents = tree.parents
+        self._contexts = contexts = [self._context]
         matches = [(self._suffix.match_end, self._suffix.match_length)]
-        children: dict[int, _Children] = {}
-        heap = [(-1.0, 0, UNSEEN)] if max_depth > 0 else []
-        while heap and len(tree) <= budget:
-            reached, parent, rank = heappop(heap)
-            if not fixed and -reached < self._cost.floor(expected, len(tree)):
-                break
+        children: dict[int, list[_Child]] = {}
+        heap = [(-1.0, 0, UNSEEN)] if deepest > 0 else []
+        budget.start()
+        floor = options.min_probability
+        if options.adaptive:
+            floor = max(floor, budget.floor())
+        while heap and len(tree) <= options.nodes:
+            minus, parent, rank = heappop(heap)
             if rank == UNSEEN:
-                children[parent] = self._retrieve(contexts[parent], *matches[parent])
+                least = floor / tree.probabilities[parent]
+                children[parent] = self._children(contexts[parent], *matches[parent], least)
+            elif options.adaptive and not budget.wants(-minus):
+                break
             else:
-                _, token, kind, claim = children[parent].candidates[rank]
-                if token not in self._placeholders:
-                    node = tree.add(token, parent, children[parent].source(rank), -reached)
-                    claims.append((parent, kind, claim))
-                    expected -= reached
-                    contexts.append((contexts[parent] << TOKEN_BITS | token) & THREE)
-                    matches.append(self._follow(token, *matches[parent]))
-                    if tree.depths[node] < max_depth:
-                        heappush(heap, (reached, node, UNSEEN))
-            rank += 1
-            candidates = children[parent].candidates
-            if rank < len(candidates):
-                probability = tree.probabilities[parent] * candidates[rank].survival
-                if probability > floor:
-                    heappush(heap, (-probability, parent, rank))
+                child = children[parent][rank]
+                token = child[1]
+                node = tree.add(token, parent, self._source(child, contexts[parent]), -minus)
+                self._drafted.append(child)
+                contexts.append((contexts[parent] << TOKEN_BITS | token) & THREE)
+                matches.append(self._follow(token, *matches[parent]))
+                if tree.depths[node] < deepest:
+                    heappush(heap, (minus, node, UNSEEN))
+            if rank + 1 < len(children[parent]):
+                reached = tree.probabilities[parent] * children[parent][rank + 1][0]
+                heappush(heap, (-reached, parent, rank + 1))
+        if options.adaptive:
+            tree.truncate(budget.size)
+            del contexts[budget.size :]
         return tree
 
-    def _retrieve(self, context: int, match_end: int, match_length: int) -> "_Children":
-        """Look a node's three keys up and fuse what they hold with the suffix's continuation."""
-        contextual, options = self._contextual, self.options
-        one, two, three = options.specificity
-        retrieved = (
-            self.memory.recall(context & ONE) if one else None,
-            contextual.pairs.get(context & TWO) if two else None,
-            contextual.triples.get(context) if three else None,
-        )
-        copied = (0.0, NO_TOKEN)
-        repeated = options.suffix and match_length >= options.suffix_min_match
-        if repeated and match_end < len(self._suffix.text):
-            follower = self._suffix.text[match_end]
+    def _children(
+        self, context: int, match_end: int, match_length: int, least: float
+    ) -> list["_Child"]:
+        """The candidates for a node's children that survive with more than `least`, best first.
+
+        What the node's three keys hold is fused with the suffix's continuation.
+        """
+        options, calibration = self.options, self._calibration
+        rows = self._recall(context)
+        copied = NOTHING
+        if match_length >= options.suffix_min_match and options.suffix:
+            follower = self._suffix.text[match_end] if match_end < len(self._suffix.text) else -1
             if follower >= 0:
                 copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
-        fused = fuse(retrieved, options.specificity, copied, options.entropy_weighting)
-        longest = max((i for i, row in enumerate(retrieved) if row), default=0)
-        survival = self._calibration.survival
-        candidates = []
-        for claim, token in fused:
-            kind = COPIED if (claim, token) == copied else longest
-            if claim > 0:
-                candidates.append(_Child(survival(kind, claim), token, kind, claim))
-        candidates.sort(reverse=True)
-        return _Children(retrieved, candidates)
+        kind = 2 if rows[2] else 1 if rows[1] else 0
+        bins, shares = calibration.BINS, calibration.shares[kind]
+        found = []
+        for claim, token in fuse(rows, options.specificity, options.entropy_weighting, least):
+            if token == copied[1]:
+                if copied[0] > claim:
+                    continue
+                copied = NOTHING
+            survival = claim * shares[int(claim * bins)]
+            if survival > least and token not in self._placeholders:
+                found.append((survival, token, kind, claim))
+        if copied[0]:
+            survival = calibration.survival(COPIED, copied[0])
+            if survival > least:
+                found.append((survival, copied[1], COPIED, copied[0]))
+        found.sort(reverse=True)
+        return found
+
+    def _recall(self, context: int) -> Retrieved:
+        """What a node's one-, two- and three-token keys hold."""
+        one, two, three = self.options.specificity
+        return (
+            self.memory.recall(context & ONE) if one else None,
+            self._contextual.pairs.get(context & TWO) if two else None,
+            self._contextual.triples.get(context) if three else None,
+        )
+
+    def _source(self, child: "_Child", context: int) -> int:
+        """The suffix where it was surer than the memories, else the longest key that knew."""
+        _, token, kind, _ = child
+        if kind == COPIED:
+            return SUFFIX
+        rows = self._recall(context)
+        known = (i for i in (2, 1, 0) if (row := rows[i]) and token in row.ids)
+        return KEYED[next(known)]
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
         """The match of a node's child: one longer if the child goes on like the earlier text."""
@@ -217,28 +246,9 @@ class RecapDrafter:
                     triples[context] = row
 
 
-class _Child(NamedTuple):
-    """A candidate for a node's child: `claim` is what memories or suffix say of its probability."""
-
-    survival: float
-    token: int
-    kind: int
-    claim: float
-
-
-class _Children(NamedTuple):
-    """The candidates for a node's children, likeliest first, and what its keys hold."""
-
-    retrieved: Retrieved
-    candidates: list[_Child]
-
-    def source(self, rank: int) -> int:
-        """The suffix where it was surer than the memories, else the longest key that knew."""
-        child = self.candidates[rank]
-        if child.kind == COPIED:
-            return SUFFIX
-        known = (i for i in (2, 1, 0) if (row := self.retrieved[i]) and child.token in row.ids)
-        return KEYED[next(known)]
+_Child = tuple[float, int, int, float]
+"""A candidate for a node's child: probability that it is chosen if its parent is, token, kind of
+guess, and what memories or suffix claim that probability to be."""
 
 
 def _suffix_trust(options: DrafterOptions, match: int) -> float:
