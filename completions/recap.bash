@@ -58,7 +58,7 @@ _recap_complete() {
                 --nodes) words="" ;;
                 --memory) files=1 ;;
                 --save) files=1 ;;
-                *) words="--image --background --max-image-pixels --max-pixels --min-pixels --system --resume --model --device --device-map --dtype --max-tokens --stop --drop-oldest --method --nodes --memory --no-memory --save --jsonl --markdown --no-history --quiet --help" ;;
+                *) words="--image --background --max-image-pixels --max-pixels --min-pixels --system --resume --model --device --device-map --dtype --compile --max-tokens --stop --drop-oldest --method --nodes --memory --no-memory --save --jsonl --markdown --no-history --quiet --help" ;;
             esac ;;
         "recap bench")
             case $prev in

@@ -55,6 +55,7 @@ complete -c recap -n 'test (__recap_path) = "recap chat"' -l model -s m -r -F -d
 complete -c recap -n 'test (__recap_path) = "recap chat"' -l device -x -a 'auto cpu cuda mps' -d 'Where the model runs: auto, cpu, cuda or mps.'
 complete -c recap -n 'test (__recap_path) = "recap chat"' -l device-map -x -a 'auto balanced sequential' -d 'Spread a large model over devices: auto, balanced or sequential (needs accelerate).'
 complete -c recap -n 'test (__recap_path) = "recap chat"' -l dtype -x -a 'auto float32 bfloat16 float16' -d 'Number format: auto, float32, bfloat16 or float16.'
+complete -c recap -n 'test (__recap_path) = "recap chat"' -l compile -d 'Compile the model first: faster passes, for minutes once and seconds later.'
 complete -c recap -n 'test (__recap_path) = "recap chat"' -l max-tokens -s n -x -a '' -d 'Longest answer, in tokens.'
 complete -c recap -n 'test (__recap_path) = "recap chat"' -l stop -x -a '' -d 'End the answer before this text. Repeatable.'
 complete -c recap -n 'test (__recap_path) = "recap chat"' -l drop-oldest -d 'Let go of the oldest turns where the model'\''s context is full.'

@@ -28,6 +28,7 @@ def chat(
     device: options.DeviceFlag = options.Device.AUTO,
     device_map: options.DeviceMapFlag = None,
     dtype: options.DTypeFlag = options.DType.AUTO,
+    compile: options.CompileFlag = False,
     max_tokens: options.MaxTokensFlag = None,
     stop: options.StopFlag = None,
     drop_oldest: Annotated[
@@ -104,6 +105,7 @@ def chat(
         device=device,
         device_map=device_map,
         dtype=dtype,
+        compile=compile,
         method=method,
         memory=not no_memory,
         memory_file=options.memory_path(memory, no_memory),
