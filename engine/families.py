@@ -58,8 +58,9 @@ class Family:
 
     def short_length(self, config: Any) -> int | None:
         """The longest text with the rotary frequencies of short texts; None where all have them."""
-        rope = config.get_text_config().rope_parameters
-        return int(rope["original_max_position_embeddings"]) if self.long_rope else None
+        if not self.long_rope:
+            return None
+        return int(config.get_text_config().rope_parameters["original_max_position_embeddings"])
 
 
 QWEN_MARKUP = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -202,7 +203,8 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-# Of one model type and yet two families: told apart by the type of a part.
+# Of one model type and yet two families, told apart by a setting: model type, part of the config,
+# key and value in it -> the family.
 BY_PARTS = {
     ("llava", "vision_config", "model_type", "pixtral"): "pixtral",
     ("paligemma", "text_config", "model_type", "gemma2"): "paligemma2",
