@@ -14,7 +14,7 @@ class Setting:
     """A setting.
 
     Attributes:
-        values: what it takes; other numbers than these may be meant, too.
+        values: what it takes, for messages.
         show: its value as it would be typed.
         change: takes a new one, and raises UsageError if that is none.
     """
