@@ -9,7 +9,16 @@ from recap_cli import options, sessions
 
 
 def chat(
-    image: options.ImageFlag = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--image",
+            "-i",
+            metavar="SOURCE",
+            help="A picture for the first message: a file or a URL. Repeatable.",
+            rich_help_panel=options.INPUT,
+        ),
+    ] = None,
     background: options.BackgroundFlag = options.BACKGROUND,
     max_image_pixels: options.MaxImagePixelsFlag = options.MAX_IMAGE_PIXELS,
     max_pixels: options.MaxPixelsFlag = None,
