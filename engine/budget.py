@@ -205,7 +205,7 @@ class Calibration:
 
     def survival(self, kind: int, claim: float) -> float:
         """Probability that a guess with this claimed probability is chosen."""
-        return claim * self.shares[kind][int(claim * self.BINS)]
+        return claim * self.shares[kind][min(int(claim * self.BINS), self.BINS)]
 
     def observe(self, kind: int, claim: float, chosen: bool) -> None:
         """A guess whose parent was chosen was chosen itself, or not."""

@@ -183,7 +183,7 @@ class RecapDrafter:
                 if copied[0] > claim:
                     continue
                 copied = NOTHING
-            survival = claim * shares[int(claim * bins)]
+            survival = claim * shares[min(int(claim * bins), bins)]  # garbage may claim more than 1
             if survival > least and token not in self._placeholders:
                 found.append((survival, token, kind, claim))
         if copied[0]:
