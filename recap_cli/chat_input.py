@@ -14,8 +14,9 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.output import create_output
+from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.shortcuts import CompleteStyle
+from prompt_toolkit.utils import is_dumb_terminal
 
 from recap_cli.chat_completion import ChatCompleter
 from recap_cli.chat_entries import is_open
@@ -68,7 +69,7 @@ def typed_entries(history: Path | None, waiting: Callable[[], int], tell: Tell) 
         reserve_space_for_menu=0,
         multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
         enable_suspend=True,
-        output=create_output(sys.stderr if sys.stderr.isatty() else sys.stdout),
+        output=_screen(),
     )
     warned = False
     while True:
@@ -116,6 +117,13 @@ def _prompt_for_entry(prompt: PromptSession[str]) -> str:
         return prompt.prompt(pre_run=listen)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _screen() -> Output | None:
+    """The terminal that shows what is typed; None is a plain one, of which nothing is expected."""
+    if is_dumb_terminal():
+        return None
+    return create_output(sys.stderr if sys.stderr.isatty() else sys.stdout)
 
 
 def _before(waiting: int) -> str:

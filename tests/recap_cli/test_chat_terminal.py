@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
+import pexpect
 import pytest
 from PIL import Image
 
@@ -156,6 +157,15 @@ def test_a_terminated_prompt_leaves_the_terminal_as_it_was(talk: Talk) -> None:
     terminal.until(">")
     terminal.child.expect_exact("\x1b[?2004l")
     assert terminal.end() == 143
+
+
+def test_a_dumb_terminal_gets_plain_lines(spawn: Spawn) -> None:
+    child = spawn("chat", "-m", "echo", term="dumb").child
+    child.expect_exact("> ")
+    child.send("hello\r")
+    child.expect_exact(f"> hello\r\r\nhello \r\n{FIGURES}\r\n> ")
+    child.send(CTRL_D)
+    child.expect(pexpect.EOF)
 
 
 def test_the_window_may_change_its_size_during_an_answer(talk: Talk) -> None:
