@@ -102,7 +102,7 @@ _recap_complete() {
                 --acceptance) words="" ;;
                 --format) words="table json jsonl csv md" ;;
                 --output | -o) files=1 ;;
-                *) words="--model --random-weights --device --dtype --sizes --contexts --repeats --acceptance --format --output --help" ;;
+                *) words="--model --random-weights --device --dtype --compile --sizes --contexts --repeats --acceptance --format --output --help" ;;
             esac ;;
         "recap memory")
             case $prev in

@@ -100,6 +100,7 @@ complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l model -s m -r
 complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l random-weights -r -F -d 'Make a model of this config.json, id or short name with random weights instead: as slow as the real one, and nothing but its config is downloaded.'
 complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l device -x -a 'auto cpu cuda mps' -d 'Where the model runs: auto, cpu, cuda or mps.'
 complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l dtype -x -a 'auto float32 bfloat16 float16' -d 'Number format: auto, float32, bfloat16 or float16.'
+complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l compile -d 'Compile the model first: faster passes, for minutes once and seconds later.'
 complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l sizes -x -a '' -d 'Tokens in a pass: the last one committed, and guesses. 1 is always among them.'
 complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l contexts -x -a '' -d 'Tokens in the cache before them.'
 complete -c recap -n 'test (__recap_path) = "recap bench cost"' -l repeats -x -a '' -d 'Time each pass N times.'

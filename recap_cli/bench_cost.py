@@ -40,6 +40,7 @@ def cost(
     ] = None,
     device: options.DeviceFlag = options.Device.AUTO,
     dtype: options.DTypeFlag = options.DType.AUTO,
+    compile: options.CompileFlag = False,
     sizes: Annotated[
         str,
         typer.Option(
@@ -99,12 +100,13 @@ def cost(
     )
     made = random_weights is not None
     name = random_weights or model
-    _say(f"{'making' if made else 'loading'} {name} ...")
+    _say(f"{'making' if made else 'loading'}{' and compiling' if compile else ''} {name} ...")
     subject = sessions.cost_subject(
         model=name,
         device=device,
         dtype=dtype,
         random_weights=made,
+        compile=compile,
         progress=error_console().is_terminal,
     )
     measured = wanted.within(subject.context_length)
@@ -118,7 +120,9 @@ def cost(
             _measure(subject, measured, times)
     finally:  # interrupted or out of memory: what is finished is shown
         if len(times) > 1:
-            found = _measurement(subject, measured, times, shares, started, random_weights=made)
+            found = _measurement(
+                subject, measured, times, shares, started, random_weights=made, compiled=compile
+            )
             publish(found, format, output)
 
 
@@ -153,6 +157,7 @@ def _measurement(
     started: datetime,
     *,
     random_weights: bool,
+    compiled: bool,
 ) -> Measurement:
     from engine.bench.cost import cost_points  # noqa: PLC0415
     from engine.bench.machine import machine  # noqa: PLC0415
@@ -164,6 +169,7 @@ def _measurement(
     return Measurement(
         model=subject.name,
         random_weights=random_weights,
+        compiled=compiled,
         parameters=model.num_parameters(),
         device=str(subject.target.device),
         dtype=str(model.dtype).removeprefix("torch."),

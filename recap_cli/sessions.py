@@ -70,7 +70,13 @@ def load_model(
 
 
 def cost_subject(
-    *, model: str, device: Device, dtype: DType, random_weights: bool, progress: bool
+    *,
+    model: str,
+    device: Device,
+    dtype: DType,
+    random_weights: bool,
+    compile: bool,
+    progress: bool,
 ) -> "Subject":
     """A model whose passes are to be timed; see `engine.bench.cost.open_subject`.
 
@@ -79,7 +85,9 @@ def cost_subject(
     from engine.bench.cost import open_subject  # noqa: PLC0415
 
     _show_downloads(progress)
-    return open_subject(model, device.value, dtype.value, random_weights=random_weights)
+    return open_subject(
+        model, device.value, dtype.value, random_weights=random_weights, compile=compile
+    )
 
 
 def dry_run(model: str, request: "Request", *, progress: bool) -> "Iterator[Notice | Encoded]":

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import torch
 
+from engine.compiled import require_compiler
 from engine.errors import ModelError, UsageError
 from engine.loading import Device, Dtype, load_model
 from engine.logits import predict
@@ -123,19 +124,26 @@ class CostPoint:
     marginal: float | None
 
 
-def open_subject(name: str, device: Device, dtype: Dtype, *, random_weights: bool) -> Subject:
-    """Load a model or, with `random_weights`, make one of its config.
+def open_subject(
+    name: str, device: Device, dtype: Dtype, *, random_weights: bool, compile: bool = False
+) -> Subject:
+    """Load a model or, with `random_weights`, make one of its config; compile its passes if asked.
 
     Raises:
-        UsageError, ModelError: see `engine.loading.load_model` and `engine.random_weights`.
+        UsageError, ModelError: see `engine.loading.load_model` and `engine.random_weights`; or
+            passes cannot be compiled.
     """
     if random_weights:
         model, family = random_model(name, device, dtype)
     else:
         loaded = load_model(name, device, dtype)
         name, model, family = loaded.name, loaded.model, loaded.family
+    target = Target(model, family)
+    if compile:
+        require_compiler(target.device)
+        target.compile()
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return Subject(name, Target(model, family), family.placeholder_ids(model.config), length)
+    return Subject(name, target, family.placeholder_ids(model.config), length)
 
 
 def time_passes(subject: Subject, options: CostOptions) -> Iterator[PassTime]:

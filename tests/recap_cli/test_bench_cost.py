@@ -119,6 +119,13 @@ def test_random_weights_are_made_of_a_config(recap: Recap, asked: dict[str, Any]
     assert "random weights of c.json" in outcome.stdout
 
 
+def test_passes_may_be_compiled_first(recap: Recap, asked: dict[str, Any]) -> None:
+    outcome = recap(*QUICK, "-m", "some/model", "--compile", "--format", "json")
+    assert asked["compile"] is True
+    assert json.loads(outcome.stdout)["compiled"] is True
+    assert outcome.stderr == "recap: loading and compiling some/model ...\n"
+
+
 def test_a_model_in_the_environment_gives_way_to_random_weights(
     recap: Recap, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

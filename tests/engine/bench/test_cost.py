@@ -132,6 +132,14 @@ def test_options_without_sense_are_refused(wrong: dict[str, Any]) -> None:
         CostOptions(**wrong)
 
 
+def test_passes_are_compiled_if_that_is_asked(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Target] = []
+    monkeypatch.setattr(Target, "compile", lambda target: compiled.append(target))
+    folder = str(zoo.folder_of("qwen2", None))
+    opened = open_subject(folder, "cpu", "float32", random_weights=False, compile=True)
+    assert compiled == [opened.target]
+
+
 @pytest.mark.parametrize("random_weights", [False, True])
 @pytest.mark.parametrize("family", ["qwen2", "qwen2_5_vl", "llava_next"])
 def test_real_models_are_timed_and_so_are_random_ones(
