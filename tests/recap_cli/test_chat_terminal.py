@@ -163,7 +163,7 @@ def test_a_dumb_terminal_gets_plain_lines(spawn: Spawn) -> None:
     child = spawn("chat", "-m", "echo", term="dumb").child
     child.expect_exact("> ")
     child.send("hello\r")
-    child.expect_exact(f"> hello\r\r\nhello \r\n{FIGURES}\r\n> ")
+    child.expect_exact(f"hello\r\r\nhello \r\n{FIGURES}\r\n> ")
     child.send(CTRL_D)
     child.expect(pexpect.EOF)
 
