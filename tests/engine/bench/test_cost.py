@@ -134,7 +134,11 @@ def test_options_without_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_passes_are_compiled_if_that_is_asked(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Target] = []
-    monkeypatch.setattr(Target, "compile", lambda target: compiled.append(target))
+
+    def compile(target: Target) -> None:
+        compiled.append(target)
+
+    monkeypatch.setattr(Target, "compile", compile)
     folder = str(zoo.folder_of("qwen2", None))
     opened = open_subject(folder, "cpu", "float32", random_weights=False, compile=True)
     assert compiled == [opened.target]
