@@ -138,7 +138,7 @@ def bench(
         str,
         typer.Option(
             "--memory-start",
-            metavar="FILE",
+            metavar="cold|warm|FILE",
             help="What methods know when a repetition begins: cold is nothing, warm what a pass "
             "over the same prompts taught, FILE what a token memory holds; none is written.",
             rich_help_panel=PROTOCOL,

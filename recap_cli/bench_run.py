@@ -17,6 +17,7 @@ from recap_cli.bench_work import Work, fingerprint
 from recap_cli.options import Device, DeviceMap, DType
 from recap_cli.records import versions
 from recap_cli.signals import Interrupted, Interrupts
+from recap_cli.terminal import utf8
 
 if TYPE_CHECKING:
     from engine.bench.document import Document, Header, Record
@@ -217,13 +218,13 @@ def _header(job: Job, loaded: "LoadedModel", bench: "Benchmark") -> "Header":
         "machine": machine(device),
         "versions": versions(),
         "settings": {
-            "model": loaded.name,
+            "model": utf8(loaded.name),
             "device": str(device),
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
             "max_tokens": plan.max_tokens,
             "repetitions": plan.repetitions,
             "warmup": plan.warmup,
-            "memory_start": plan.memory_start,
+            "memory_start": utf8(plan.memory_start),
             "workload": job.work.described(len(plan.tasks)),
             "prompts": fingerprint(plan.tasks),
             "turns": job.work.turns.value,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
+from engine.image_sources import printable_name
 
 if TYPE_CHECKING:
     from engine.bench.workloads import Task
@@ -73,7 +74,10 @@ class Work:
         Raises:
             UsageError: there are none.
         """
-        found = self._all(tell)[: self.limit]
+        # Names of files that are not Unicode would not go into JSON.
+        found = [
+            replace(task, id=printable_name(task.id)) for task in self._all(tell)[: self.limit]
+        ]
         if self.turns is Turns.FIRST:
             found = [replace(task, turns=task.turns[:1]) for task in found]
         return found
@@ -88,7 +92,7 @@ class Work:
             source = self.set
         else:
             source = "scenes of the demo model"
-        return f"{source}, {count} task{'s' if count > 1 else ''}"
+        return f"{printable_name(source)}, {count} task{'s' if count > 1 else ''}"
 
     def _all(self, tell: Callable[[str], None]) -> "list[Task]":
         from engine.bench.workloads import (  # noqa: PLC0415

@@ -120,11 +120,11 @@ class TestWork:
     def test_a_folder_of_pictures(self, recap: Recap, tmp_path: Path) -> None:
         folder = tmp_path / "photos"
         folder.mkdir()
-        for name in ("b.png", "a.png"):
+        for name in ("b\udcff.png", "a.png"):
             picture(84, 84, seed=1).save(folder / name)
         flags = ("--images", str(folder), "--prompt", "What is it?", "--format", "json")
         found = document(recap(*SHORT, *flags))
-        assert [task["id"] for task in found["tasks"]] == ["a.png", "b.png"]
+        assert [task["id"] for task in found["tasks"]] == ["a.png", r"b\udcff.png"]
         assert found["settings"]["workload"] == '"What is it?" about photos, 2 tasks'
 
     def test_a_text_model_needs_prompts(self, recap: Recap, zoo: Zoo) -> None:
