@@ -41,27 +41,38 @@ def tree_attention(
     Returns:
         [1, n, heads, head dim] in the query's dtype, and None for the weights.
     """
-    batch, heads, n, dim = query.shape
-    if attention_mask is not None:  # a pass gets the cache's whole buffers
-        length = attention_mask.shape[-1]
-        key, value = key[:, :, :length], value[:, :, :length]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    additive = attention_mask is not None and attention_mask.dtype != torch.bool
+    if additive and query.shape[0] == 1:
+        return torch.ops.recap.attend(query, key, value, attention_mask, scale, softcap), None
     if softcap is not None:
-        scale = dim**-0.5 if scaling is None else scaling
         return _capped(query, key, value, attention_mask, scale, softcap), None
-    if attention_mask is None or attention_mask.dtype == torch.bool or batch != 1:
-        theirs: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
-        )
-        return theirs
-    kv_heads, length = key.shape[1], key.shape[2]
+    theirs: tuple[Tensor, None] = sdpa_attention_forward(
+        module, query, key, value, attention_mask, scaling=scaling, **kwargs
+    )
+    return theirs
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None
+) -> Tensor:
+    """`tree_attention` of a pass, which gets the cache's whole buffers."""
+    _, heads, n, dim = query.shape
+    kv_heads, length = key.shape[1], mask.shape[-1]
+    key, value = key[:, :, :length], value[:, :, :length]
+    if softcap is not None:
+        return _capped(query, key, value, mask, scale, softcap)
     group = heads // kv_heads
     folded = query.reshape(1, kv_heads, group * n, dim)
     if group > 1 and n > 1:
-        attention_mask = attention_mask.expand(1, group, n, length).reshape(1, 1, -1, length)
-    output = F.scaled_dot_product_attention(
-        folded, key, value, attn_mask=attention_mask, scale=scaling
-    ).view(1, heads, n, value.shape[-1])
-    return output.transpose(1, 2).contiguous(), None
+        mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
+    output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
+    return output.view(1, heads, n, -1).transpose(1, 2).contiguous()
+
+
+def _shaped(query: Tensor, _: Tensor, value: Tensor, *__: object) -> Tensor:
+    """What `_attend` returns, without its values."""
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 
 def _capped(
@@ -88,3 +99,12 @@ def _capped(
 
 AttentionInterface.register(NAME, tree_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
+
+# An operator of its own: one step to a compiler, whatever the length of the text.
+_LIBRARY: Any = torch.library.Library("recap", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(
+    "attend(Tensor query, Tensor key, Tensor value, Tensor mask, float scale, float? softcap)"
+    " -> Tensor"
+)
+_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")
+torch.library.register_fake("recap::attend", _shaped, lib=_LIBRARY)

@@ -164,7 +164,7 @@ def _write(buffer: Tensor, row: int, slots: Tensor, states: Tensor) -> None:
 
 
 # An operator of its own: a compiler that sees single writes into rows of a buffer copies all of it.
-_LIBRARY: Any = torch.library.Library("recap", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY: Any = torch.library.Library("recap", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("write(Tensor(a!) buffer, int row, Tensor slots, Tensor states) -> ()")
 _LIBRARY.impl("write", _write, "CompositeExplicitAutograd")
 torch.library.register_fake("recap::write", lambda *_: None, lib=_LIBRARY)
