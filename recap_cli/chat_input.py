@@ -99,11 +99,14 @@ def history_path() -> Path:
 def _prompt_for_entry(prompt: PromptSession[str]) -> str:
     """One entry. SIGTERM ends the prompt from its own loop, so that it leaves the terminal clean.
 
+    Until the prompt reads keys, Ctrl-C is a signal, and means the answer that has just ended: then
+    it is ignored.
+
     Raises:
         EOFError, KeyboardInterrupt: as pressed.
         Interrupted: SIGTERM came.
     """
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def leave() -> None:
         if not prompt.app.is_done:
@@ -113,10 +116,12 @@ def _prompt_for_entry(prompt: PromptSession[str]) -> str:
         with suppress(NotImplementedError):  # on Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return prompt.prompt(pre_run=listen)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _screen() -> Output | None:
