@@ -32,7 +32,7 @@ def tables(document: Document) -> Report:
         _depths(summary.overall),
         _sources(summary.overall),
         *_categories(summary),
-        _attributes(split_attributes(document)),
+        _attributes(split_attributes(document), summary),
     )
     return Report(tuple(grid for grid in grids if grid.rows), _circumstances(document))
 
@@ -133,7 +133,8 @@ def _categories(summary: Summary) -> Iterable[Grid]:
         )
 
 
-def _attributes(splits: Iterable[Split]) -> Grid:
+def _attributes(splits: Iterable[Split], summary: Summary) -> Grid:
+    order = [row.contender for row in summary.overall]
     return Grid(
         "Words that depend on the picture, and the rest, in prompts with two pictures",
         ("", "words", "foreseen", "MAT", "rest", "foreseen", "MAT"),
@@ -150,7 +151,7 @@ def _attributes(splits: Iterable[Split]) -> Grid:
                     )
                 ),
             )
-            for split in splits
+            for split in sorted(splits, key=lambda split: order.index(split.contender))
             if (split.attributes + split.rest).foreseen
         ),
         (
@@ -198,7 +199,11 @@ def _circumstances(document: Document) -> str:
     memory = machine["memory_bytes"]
     groups = (
         *_unfinished(document),
-        (settings["model"], f"{settings['dtype']} on {settings['device']}"),
+        (
+            settings["model"],
+            f"{settings['dtype']} on {settings['device']}",
+            *(("passes of our loop compiled",) if settings["compile"] else ()),
+        ),
         (
             settings["workload"],
             _counted(_prompts(document), "prompt"),

@@ -197,13 +197,16 @@ class TestCategories:
 
 
 def test_words_that_depend_on_the_picture_stand_beside_the_rest() -> None:
-    pieces = ["A", " red", " star", ".", ""]
+    pair: dict[str, Any] = {"category": "pairs", "pieces": ["A", " red", " star", ".", ""]}
     made = document(
-        record("plain", category="pairs", commits=(1, 1, 1, 1), pieces=pieces),
-        record("recap", category="pairs", commits=(1, 3), pieces=pieces),
+        record("plain", commits=(1, 1, 1, 1), **pair),
+        record("recap:one-token", commits=(2, 1, 1), **pair),
+        record("recap", commits=(1, 3), decode_s=0.5, **pair),
     )
-    found = grid(made, "Words that depend on the picture")
-    assert found.rows == (("recap", "2", "50%", "2.00", "2", "50%", "2.00"),)
+    assert grid(made, "Words that depend on the picture").rows == (
+        ("recap", "2", "50%", "2.00", "2", "50%", "2.00"),
+        ("recap:one-token", "2", "50%", "2.00", "2", "0%", "1.00"),
+    )
 
 
 class TestCircumstances:
