@@ -164,7 +164,7 @@ def test_a_dumb_terminal_gets_plain_lines(spawn: Spawn) -> None:
     child.expect_exact("> ")
     child.send("hello\r")
     child.expect_exact(f"hello\r\r\nhello \r\n{FIGURES}\r\n> ")
-    child.send(CTRL_D)
+    child.send("/exit\r")
     child.expect(pexpect.EOF)
 
 
