@@ -17,7 +17,7 @@ from recap_cli.signals import Interrupts
 from recap_cli.terminal import error_console, one_line
 
 if TYPE_CHECKING:
-    from engine.bench.cost import CostOptions, PassTime, Subject
+    from engine.bench.cost import CostOptions, CostPoint, PassTime, Subject
 
 MEASURING = "Measuring"
 """A section of the help."""
@@ -89,7 +89,7 @@ def cost(
 
     recap bench cost --random-weights qwen2.5-vl-7b --device cuda --dtype bfloat16
     """
-    from engine.bench.cost import CostOptions  # noqa: PLC0415
+    from engine.bench.cost import CostOptions, cost_points  # noqa: PLC0415
 
     if random_weights is not None and _is_typed(context, "model"):
         raise UsageError("-m and --random-weights exclude each other")
@@ -119,9 +119,16 @@ def cost(
         with Interrupts():
             _measure(subject, measured, times)
     finally:  # interrupted or out of memory: what is finished is shown
-        if len(times) > 1:
+        if points := cost_points(times):
             found = _measurement(
-                subject, measured, times, shares, started, random_weights=made, compiled=compile
+                subject,
+                points,
+                shares,
+                started,
+                repeats=repeats,
+                finished=len(times) == measured.passes,
+                random_weights=made,
+                compiled=compile,
             )
             publish(found, format, output)
 
@@ -151,20 +158,19 @@ def _measure(subject: "Subject", wanted: "CostOptions", times: "list[PassTime]")
 
 def _measurement(
     subject: "Subject",
-    wanted: "CostOptions",
-    times: "list[PassTime]",
+    points: "Sequence[CostPoint]",
     shares: Sequence[float],
     started: datetime,
     *,
+    repeats: int,
+    finished: bool,
     random_weights: bool,
     compiled: bool,
 ) -> Measurement:
-    from engine.bench.cost import cost_points  # noqa: PLC0415
     from engine.bench.machine import machine  # noqa: PLC0415
     from engine.bench.payoff import SHAPES, payoff  # noqa: PLC0415
 
     model = subject.target.model
-    points = cost_points(times)
     by_context = [list(group) for _, group in groupby(points, lambda point: point.context)]
     return Measurement(
         model=subject.name,
@@ -176,8 +182,8 @@ def _measurement(
         machine=machine(subject.target.device),
         versions=versions(),
         started=started.isoformat(timespec="seconds"),
-        repeats=wanted.repeats,
-        finished=len(times) == wanted.passes,
+        repeats=repeats,
+        finished=finished,
         points=points,
         payoffs=[
             payoff(group, share, shape)

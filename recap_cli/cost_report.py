@@ -33,7 +33,7 @@ class Measurement:
         started: ISO 8601.
         repeats: passes of each size that were wanted; points say how many there are.
         finished: whether all were measured.
-        points: by context and size.
+        points: by context and size; at least one.
         payoffs: by context, acceptance and shape.
     """
 
@@ -138,12 +138,14 @@ def _cells(payoff: "Payoff") -> tuple[str, str, str]:
 
 def _circumstances(found: Measurement) -> str:
     machine = found.machine
+    passes = [point.passes for point in found.points]
+    fewest = f"{min(passes)} to " if min(passes) < max(passes) else ""
     weights = "random weights of " if found.random_weights else ""
     groups: list[Sequence[str]] = [
         () if found.finished else ("unfinished",),
         (f"{weights}{found.model}", f"{found.parameters / 1e6:.0f} M parameters"),
         (f"{found.dtype} on {found.device}{', compiled' if found.compiled else ''}",),
-        (f"medians of {found.repeats} passes",),
+        (f"medians of {fewest}{max(passes)} passes",),
         (
             *((machine["gpu"],) if machine["gpu"] else ()),
             machine["cpu"],
