@@ -202,7 +202,7 @@ def _circumstances(document: Document) -> str:
         (
             settings["model"],
             f"{settings['dtype']} on {settings['device']}",
-            *(("passes of our loop compiled",) if settings["compile"] else ()),
+            *(("passes of our loop compiled",) if settings.get("compile") else ()),
         ),
         (
             settings["workload"],

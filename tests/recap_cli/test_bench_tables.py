@@ -224,6 +224,11 @@ class TestCircumstances:
         made["machine"] |= {"gpu": "A GPU", "memory_bytes": None}
         assert "A GPU, A CPU, 2 threads on 2 cores, Linux" in tables(made).circumstances
 
+    def test_compiled_passes_are_named(self) -> None:
+        made = pair()
+        made["settings"] |= {"compile": True}
+        assert "bfloat16 on cpu, passes of our loop compiled; " in tables(made).circumstances
+
     def test_what_is_unfinished_says_so(self) -> None:
         made = document(record("plain", "a"), record("plain", "b"), record("recap", "a"))
         made["tasks"][0]["turns"] = 2
