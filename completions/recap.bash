@@ -81,7 +81,7 @@ _recap_complete() {
                 --format) words="table json jsonl csv md" ;;
                 --output | -o) files=1 ;;
                 --plot) files=1 ;;
-                *) words="report cost --prompts --images --prompt --set --set-folder --limit --turns --model --device --device-map --dtype --max-tokens --methods --nodes --repetitions --memory-start --resume --format --output --plot --help" ;;
+                *) words="report cost --prompts --images --prompt --set --set-folder --limit --turns --model --device --device-map --dtype --compile --max-tokens --methods --nodes --repetitions --memory-start --resume --format --output --plot --help" ;;
             esac ;;
         "recap bench report")
             case $prev in

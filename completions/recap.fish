@@ -82,6 +82,7 @@ complete -c recap -n 'test (__recap_path) = "recap bench"' -l model -s m -r -F -
 complete -c recap -n 'test (__recap_path) = "recap bench"' -l device -x -a 'auto cpu cuda mps' -d 'Where the model runs: auto, cpu, cuda or mps.'
 complete -c recap -n 'test (__recap_path) = "recap bench"' -l device-map -x -a 'auto balanced sequential' -d 'Spread a large model over devices: auto, balanced or sequential (needs accelerate).'
 complete -c recap -n 'test (__recap_path) = "recap bench"' -l dtype -x -a 'auto float32 bfloat16 float16' -d 'Number format: auto, float32, bfloat16 or float16.'
+complete -c recap -n 'test (__recap_path) = "recap bench"' -l compile -d 'Compile the model first: faster passes, for minutes once and seconds later.'
 complete -c recap -n 'test (__recap_path) = "recap bench"' -l max-tokens -s n -x -a '' -d 'Longest answer, in tokens.'
 complete -c recap -n 'test (__recap_path) = "recap bench"' -l methods -x -a '' -d 'Who takes part beside plain and transformers: recap,racer:32,recap:16:no-suffix; default is all methods at their published sizes, ablations is recap without a part.'
 complete -c recap -n 'test (__recap_path) = "recap bench"' -l nodes -x -a '' -d 'Also run each of them with so many draft tokens a pass: 4,8,16.'

@@ -93,6 +93,7 @@ def bench(
     device: options.DeviceFlag = options.Device.AUTO,
     device_map: options.DeviceMapFlag = None,
     dtype: options.DTypeFlag = options.DType.AUTO,
+    compile: options.CompileFlag = False,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -177,6 +178,7 @@ def bench(
             device=device,
             device_map=device_map,
             dtype=dtype,
+            compile=compile,
             max_tokens=max_tokens or work.max_tokens,
             methods=_listed(methods),
             sizes=_sizes(nodes),

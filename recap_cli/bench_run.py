@@ -35,6 +35,7 @@ class Job:
     device: Device
     device_map: DeviceMap | None
     dtype: DType
+    compile: bool
     max_tokens: int
     methods: Sequence[str]
     sizes: Sequence[int]
@@ -52,6 +53,8 @@ class Job:
         check_output(self.output)
         if self.plot is not None:
             bench_plot.check(self.plot)
+        if self.compile and self.device_map:
+            raise UsageError("--compile and --device-map exclude each other")
 
 
 class Run:
@@ -76,7 +79,14 @@ class Run:
         who = tuple(contenders(job.methods, job.sizes))
         self.journal = _journal(job)
         tasks = tuple(job.work.tasks(stages.note))
-        plan = Plan(who, tasks, job.max_tokens, job.repetitions, memory_start=job.memory_start)
+        plan = Plan(
+            who,
+            tasks,
+            job.max_tokens,
+            job.repetitions,
+            memory_start=job.memory_start,
+            compile=job.compile,
+        )
         stages.say(f"loading {job.model} ...")
         self._loaded = sessions.load_model(
             model=job.model,
@@ -114,6 +124,8 @@ class Run:
         bench, plan, count = self._bench, self._bench.plan, self.requests
         if len(self.records) < count:
             requests = plan.warmup * len(plan.contenders)
+            for notice in bench.prepare():
+                stages.note(notice.message)
             _exhaust(stages.through("warming up", bench.warm_up(), requests))
             self._rehearse(stages)
         measured = bench.measure(self.records)
@@ -124,7 +136,7 @@ class Run:
         if len(self.records) == count:
             mark_differences(self.records)
             found = partings(self.records)
-            compared = measure_gaps(self._loaded, bench.conversations, found, plan.max_tokens)
+            compared = measure_gaps(self._loaded, bench.conversations, found, plan)
             _exhaust(stages.through("comparing", compared, len(found)))
 
     def memories(self) -> "Memories":
@@ -221,6 +233,7 @@ def _header(job: Job, loaded: "LoadedModel", bench: "Benchmark") -> "Header":
             "model": utf8(loaded.name),
             "device": str(device),
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
+            "compile": plan.compile,
             "max_tokens": plan.max_tokens,
             "repetitions": plan.repetitions,
             "warmup": plan.warmup,

@@ -37,7 +37,8 @@ class Machine(TypedDict):
 class Settings(TypedDict):
     """What all contenders had in common.
 
-    `started` is an ISO 8601 time. `memory_start` is `cold`, `warm` or a file's path. `prompts`
+    `started` is an ISO 8601 time; `compile`, whether our loop's passes are compiled, transformers'
+    own never are. `memory_start` is `cold`, `warm` or a file's path. `prompts`
     tells workloads of the same description apart: a fingerprint of all texts and picture sources.
     `peak_memory` says what the records' `peak_memory_bytes` is a peak of: the one request, or the
     process since it started.
@@ -46,6 +47,7 @@ class Settings(TypedDict):
     model: str
     device: str
     dtype: str
+    compile: bool
     max_tokens: int
     repetitions: int
     warmup: int

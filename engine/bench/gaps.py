@@ -12,6 +12,8 @@ from torch import Tensor
 
 from engine.bench.conversations import Conversations
 from engine.bench.document import PLAIN, Difference, Record
+from engine.bench.protocol import Plan
+from engine.compiled import UncompilableModel
 from engine.errors import RequestError
 from engine.loading import LoadedModel
 from engine.logits import GreedyRules
@@ -63,33 +65,38 @@ def measure_gaps(
     loaded: LoadedModel,
     conversations: Conversations,
     found: Sequence[Parting],
-    max_tokens: int,
+    plan: Plan,
 ) -> Iterator[None]:
     """Fill in the gaps; yields after each prompt. What cannot be asked again stays open."""
+    target = Target(loaded.model, loaded.family)
+    if plan.compile and found:
+        with suppress(UncompilableModel):
+            target.compile()
     for parting in found:
         with suppress(RequestError):
-            request = conversations.request(parting.task, parting.turn, max_tokens)
-            _measure(loaded, request, parting)
+            request = conversations.request(parting.task, parting.turn, plan.max_tokens)
+            _measure(loaded, target, request, parting)
         yield
 
 
-def _measure(loaded: LoadedModel, request: Request, parting: Parting) -> None:
+def _measure(loaded: LoadedModel, target: Target, request: Request, parting: Parting) -> None:
     last = max(difference["position"] for difference, _ in parting.others)
-    rows = plain_logits(loaded, request, parting.expected[: last + 1])
+    rows = plain_logits(loaded, target, request, parting.expected[: last + 1])
     for position, (logits, best) in enumerate(zip(rows, parting.expected, strict=False)):
         for difference, token in parting.others:
             if difference["position"] == position:
                 difference["gap"] = round(float(logits[best] - logits[token]), 6)
 
 
-def plain_logits(loaded: LoadedModel, request: Request, answer: Sequence[int]) -> Iterator[Tensor]:
+def plain_logits(
+    loaded: LoadedModel, target: Target, request: Request, answer: Sequence[int]
+) -> Iterator[Tensor]:
     """[vocab] float32 logits from which the plain loop chose each token of its answer.
 
     Raises:
         RequestError: the request cannot be answered.
     """
     prompt = loaded.encoder.encode(request.messages, request.pixels)
-    target = Target(loaded.model, loaded.family)
     rules = GreedyRules(loaded.model.generation_config, sorted(loaded.stop_ids))
     history: list[int] = prompt.input_ids[0].tolist()
     rules.start(len(history), request.max_tokens or len(answer), target.device)

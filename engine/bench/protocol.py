@@ -24,6 +24,7 @@ from engine.bench.workloads import Task
 from engine.drafters.base import Drafter
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RecapError, UsageError
+from engine.events import Notice
 from engine.loading import DEMO_MODEL, LoadedModel
 from engine.memory.file import read_memory
 from engine.memory.paths import tokenizer_fingerprint
@@ -51,6 +52,7 @@ class Plan:
         repetitions: how often all of it is asked.
         warmup: unrecorded requests of each contender before the first one that counts.
         memory_start: `cold`, `warm` or a token memory's file.
+        compile: whether the passes of our loop are compiled.
     """
 
     contenders: tuple[Contender, ...]
@@ -59,6 +61,7 @@ class Plan:
     repetitions: int = 1
     warmup: int = 1
     memory_start: str = COLD
+    compile: bool = False
 
 
 class Step(NamedTuple):
@@ -109,11 +112,16 @@ class Benchmark:
         self._loaded = loaded
         # One for all, as a model's cache is large; how much room it keeps depends on the trees.
         largest = max((contender.options.nodes for contender in plan.contenders), default=0)
+        options = DrafterOptions(nodes=largest)
         self._session = Session(
-            loaded, SessionOptions(memory=False, drafter=DrafterOptions(nodes=largest))
+            loaded, SessionOptions(memory=False, drafter=options, compile=plan.compile)
         )
         self._table = None if plan.memory_start in (COLD, WARM) else _table(loaded, plan)
         self.conversations = Conversations(loaded, plan.tasks)
+
+    def prepare(self) -> Iterator[Notice]:
+        """Compile, if that is planned; say so before, and how long it took."""
+        return self._session.prepare()
 
     def warm_up(self) -> Iterator[None]:
         """Let all answer the first prompt and forget it; yields after each request.

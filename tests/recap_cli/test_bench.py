@@ -49,6 +49,7 @@ class TestResults:
             "model": "demo",
             "device": "cpu",
             "dtype": "float32",
+            "compile": False,
             "max_tokens": 6,
             "repetitions": 2,
             "warmup": 1,
