@@ -182,7 +182,7 @@ CompileFlag = Annotated[
     bool,
     typer.Option(
         "--compile",
-        help="Compile the model first: faster passes, for minutes once and seconds later.",
+        help="Compile the model before it answers: minutes once, less later, for faster passes.",
         rich_help_panel=MODEL,
     ),
 ]
