@@ -67,6 +67,7 @@ class Record:
             "rendered_prompt": counts.rendered if counts else None,
             "prompt_tokens": counts.prompt_tokens if counts else None,
             "image_tokens": counts.image_tokens if counts else None,
+            "kept_tokens": done.stats.kept_tokens if done else None,
             "max_tokens": counts.answer_tokens if counts else None,
             "context_length": counts.context_length if counts else None,
             **measures,

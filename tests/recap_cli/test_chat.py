@@ -105,6 +105,7 @@ class TestPiped:
         assert [record["text"] for record in records] == ["a b ", "a b ", "d "]
         assert [record["error"] is None for record in records] == [True, False, True]
         assert {record["system"] for record in records} == {"S"}
+        assert [record["kept_tokens"] for record in records] == [0, None, 0]
         assert outcome.code == 1
 
     def test_nothing_of_it_is_kept_as_history(self, chat: Chat) -> None:
