@@ -8,6 +8,7 @@ second token may cost more than the next seven. `Budget` brings both together an
 Knows no tokens and no clock.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -186,35 +187,43 @@ class Budget:
 class Calibration:
     """How often a guess is chosen if its parent is, by kind of guess and by claimed probability.
 
-    Counts start as if each cell had been seen a few times, and forget slowly.
+    Each cell's share is the guesses that came true by the sum of what was claimed for them. Counts
+    start as if each cell had been seen a few times, and forget slowly.
+
+    Attributes:
+        shares: by kind and `STEPS` of claimed probability, what to multiply the claim by.
     """
 
-    BINS = 12
+    STEPS = 64
+    EDGES = (1, 2, 4, 8, 16, 26, 36, 46, 54, 60)
+    """Cells in steps: fine where claims are small, which most guesses of a tree make."""
     PRIOR_WEIGHT = 8.0
-    MEMORY = 400.0
-    """Guesses a cell remembers."""
+    """Claimed guesses, as if seen before."""
+    MEMORY = 100.0
+    """Claimed guesses that a cell remembers."""
 
     def __init__(self, trust: Sequence[float]) -> None:
         """`trust`: of each kind, which share of a claim to believe before anything was seen."""
-        claims = [(b + 0.5) / self.BINS for b in range(self.BINS)]
-        weight = self.PRIOR_WEIGHT
-        self._seen = [[weight] * self.BINS for _ in trust]
-        self._true = [[weight * share * claim for claim in claims] for share in trust]
-        # One more, for claims of 1.
-        self.shares = [[share] * (self.BINS + 1) for share in trust]
+        self._cells = [bisect_right(self.EDGES, step) for step in range(self.STEPS + 1)]
+        cells = len(self.EDGES) + 1
+        self._claimed = [[self.PRIOR_WEIGHT] * cells for _ in trust]
+        self._true = [[self.PRIOR_WEIGHT * share] * cells for share in trust]
+        self.shares = [[share] * (self.STEPS + 1) for share in trust]
 
     def survival(self, kind: int, claim: float) -> float:
         """Probability that a guess with this claimed probability is chosen."""
-        return claim * self.shares[kind][min(int(claim * self.BINS), self.BINS)]
+        return min(claim * self.shares[kind][int(claim * self.STEPS)], 1.0)
 
     def observe(self, kind: int, claim: float, chosen: bool) -> None:
         """A guess whose parent was chosen was chosen itself, or not."""
-        cell = min(int(claim * self.BINS), self.BINS - 1)
-        seen, true = self._seen[kind], self._true[kind]
-        seen[cell] += 1
+        cell = self._cells[int(claim * self.STEPS)]
+        claimed, true = self._claimed[kind], self._true[kind]
+        claimed[cell] += claim
         true[cell] += chosen
-        if seen[cell] > self.MEMORY:
-            seen[cell] /= 2
+        if claimed[cell] > self.MEMORY:
+            claimed[cell] /= 2
             true[cell] /= 2
-        self.shares[kind][cell] = true[cell] / seen[cell] * self.BINS / (cell + 0.5)
-        self.shares[kind][-1] = self.shares[kind][-2]
+        share = true[cell] / claimed[cell]
+        first = self._cells.index(cell)
+        for step in range(first, first + self._cells.count(cell)):
+            self.shares[kind][step] = share

@@ -176,14 +176,15 @@ class RecapDrafter:
             if follower >= 0:
                 copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
         kind = 2 if rows[2] else 1 if rows[1] else 0
-        bins, shares = calibration.BINS, calibration.shares[kind]
+        steps, shares = calibration.STEPS, calibration.shares[kind]
         found = []
         for claim, token in fuse(rows, options.specificity, options.entropy_weighting, least):
             if token == copied[1]:
                 if copied[0] > claim:
                     continue
                 copied = NOTHING
-            survival = claim * shares[min(int(claim * bins), bins)]  # garbage may claim more than 1
+            claim = min(claim, 1.0)  # noqa: PLW2901  # garbage may claim more
+            survival = claim * shares[int(claim * steps)]
             if survival > least and token not in self._placeholders:
                 found.append((survival, token, kind, claim))
         if copied[0]:
