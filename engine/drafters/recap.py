@@ -178,12 +178,12 @@ class RecapDrafter:
         kind = 2 if rows[2] else 1 if rows[1] else 0
         steps, shares = calibration.STEPS, calibration.shares[kind]
         found = []
-        for claim, token in fuse(rows, options.specificity, options.entropy_weighting, least):
+        for stated, token in fuse(rows, options.specificity, options.entropy_weighting, least):
+            claim = min(stated, 1.0)  # garbage may state more
             if token == copied[1]:
                 if copied[0] > claim:
                     continue
                 copied = NOTHING
-            claim = min(claim, 1.0)  # noqa: PLW2901  # garbage may claim more
             survival = claim * shares[int(claim * steps)]
             if survival > least and token not in self._placeholders:
                 found.append((survival, token, kind, claim))
