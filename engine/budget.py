@@ -10,6 +10,8 @@ Knows no tokens and no clock.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -39,10 +41,23 @@ class PassCost:
     def __init__(self) -> None:
         self.ratios: list[float] = []
         self.passes = 0
+        self._cold = self.WARM_UP
         self.last_seen = [0] * len(self.KNOTS)
         """By knot, when a pass of just that size was last seen; 0 for never."""
         self._seen = [0.0] * len(self.KNOTS)
         self._seconds = [0.0] * len(self.KNOTS)
+        self._redraw()
+
+    def numbers(self) -> dict[str, Any]:
+        """All that was learned, ready for JSON."""
+        return {"seconds": self._seconds, "seen": self._seen, "passes": self.passes}
+
+    def restore(self, seconds: list[float], seen: list[float], passes: int) -> None:
+        """Go on with what `numbers` gave; ValueError where that was of other knots."""
+        if not len(seconds) == len(seen) == len(self.KNOTS):
+            raise ValueError("of other knots")
+        self._seconds, self._seen = list(map(float, seconds)), list(map(float, seen))
+        self.passes = int(passes)
         self._redraw()
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -52,8 +67,11 @@ class PassCost:
         seen, and a little the whole curve, which so follows a longer context or a machine that
         others slow down.
         """
+        if self._cold:
+            self._cold -= 1
+            return
         self.passes += 1
-        if self.passes <= self.WARM_UP or tokens > self.KNOTS[-1]:
+        if tokens > self.KNOTS[-1]:
             return
         if not any(self._seen):
             self._seconds[0] = seconds / self.ratios[tokens]
@@ -131,12 +149,11 @@ class Budget:
 
     def _next_trial(self) -> int:
         """The size that this pass tries out; 0 for none."""
-        cost = self.cost
-        number = cost.passes - cost.WARM_UP
-        if 0 <= number < len(self.FIRST):
-            return self.FIRST[number]
-        if number > 0 and number % self.AGAIN == 0:
-            usual = cost.last_seen[: PassCost.KNOTS.index(max(self.FIRST)) + 1]
+        passes = self.cost.passes
+        if passes < len(self.FIRST):
+            return self.FIRST[passes]
+        if passes % self.AGAIN == 0:
+            usual = self.cost.last_seen[: PassCost.KNOTS.index(max(self.FIRST)) + 1]
             return PassCost.KNOTS[usual.index(min(usual))]
         return 0
 
@@ -205,7 +222,9 @@ class Calibration:
     def __init__(self, trust: Sequence[float]) -> None:
         """`trust`: of each kind, which share of a claim to believe before anything was seen."""
         self._cells = [bisect_right(self.EDGES, step) for step in range(self.STEPS + 1)]
-        cells = len(self.EDGES) + 1
+        ends = (0, *self.EDGES, self.STEPS + 1)
+        self._steps = [range(*pair) for pair in pairwise(ends)]
+        cells = len(self._steps)
         self._claimed = [[self.PRIOR_WEIGHT] * cells for _ in trust]
         self._true = [[self.PRIOR_WEIGHT * share] * cells for share in trust]
         self.shares = [[share] * (self.STEPS + 1) for share in trust]
@@ -213,6 +232,17 @@ class Calibration:
     def survival(self, kind: int, claim: float) -> float:
         """Probability that a guess with this claimed probability is chosen."""
         return min(claim * self.shares[kind][int(claim * self.STEPS)], 1.0)
+
+    def numbers(self) -> dict[str, Any]:
+        """All that was learned, ready for JSON."""
+        return {"claimed": self._claimed, "true": self._true}
+
+    def restore(self, claimed: list[list[float]], true: list[list[float]]) -> None:
+        """Go on with what `numbers` gave, of as many kinds and cells."""
+        for kind, (ours, theirs, came) in enumerate(zip(self._claimed, claimed, true, strict=True)):
+            for cell, pair in enumerate(zip(theirs, came, strict=True)):
+                ours[cell], self._true[kind][cell] = float(pair[0]), float(pair[1])
+                self._share(kind, cell)
 
     def observe(self, kind: int, claim: float, chosen: bool) -> None:
         """A guess whose parent was chosen was chosen itself, or not."""
@@ -223,7 +253,9 @@ class Calibration:
         if claimed[cell] > self.MEMORY:
             claimed[cell] /= 2
             true[cell] /= 2
-        share = true[cell] / claimed[cell]
-        first = self._cells.index(cell)
-        for step in range(first, first + self._cells.count(cell)):
+        self._share(kind, cell)
+
+    def _share(self, kind: int, cell: int) -> None:
+        share = self._true[kind][cell] / self._claimed[kind][cell]
+        for step in self._steps[cell]:
             self.shares[kind][step] = share

@@ -23,6 +23,7 @@ from engine.errors import RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict
+from engine.machine import machine_name
 from engine.memory.keeper import MemoryKeeper
 from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.memory.transitions import TokenMemory
@@ -147,6 +148,10 @@ class Session:
             self._open_memory(options.memory_file)
         placeholders = loaded.encoder.placeholder_ids
         self._drafter = method.make(options.drafter, self._memory, placeholders)
+        form = "compiled" if options.compile else "eager"
+        machine = machine_name(self._target.device)
+        self._pace_key = f"{self.model_name}, {self.dtype}, {form}, {machine}"
+        self._go_on_with_pace()
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
@@ -275,6 +280,8 @@ class Session:
         if self._keeper is None or not self._memory.changed:
             return []
         lines = self._keeper.save(self._memory, self._requests)
+        if not lines and isinstance(self._drafter, RecapDrafter):
+            self._keeper.save_pace(self._pace_key, self._drafter.pace())
         self._requests = 0
         if lines:
             self._keeper = None
@@ -327,6 +334,13 @@ class Session:
         target.forget_prompt()
         history += first
         yield from decode(target, drafter, rules, history, limits, stats, cancel)
+
+    def _go_on_with_pace(self) -> None:
+        """Take up what was learned earlier of how fast passes are here."""
+        if self._keeper and isinstance(self._drafter, RecapDrafter):
+            pace = self._keeper.load_pace(self._pace_key)
+            if pace:
+                self._drafter.resume_pace(pace)
 
     def _open_memory(self, file: Path | None) -> None:
         tokenizer = self._loaded.encoder.tokenizer

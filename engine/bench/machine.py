@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from engine.bench.document import Machine
+from engine.machine import cpu_name
 
 _CLEAR = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
@@ -18,7 +19,7 @@ _RESET_PEAK = "5"
 def machine(device: torch.device) -> Machine:
     """The machine on which a model on this device computes."""
     return {
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "memory_bytes": _memory_bytes(),
@@ -78,16 +79,6 @@ def _process_peak() -> int | None:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _cpu() -> str:
-    """The processor's name where the system tells, else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int | None:

@@ -6,8 +6,10 @@ plain Python over small lists.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 from time import perf_counter
+from typing import Any
 
 from engine.budget import Budget, Calibration
 from engine.fusion import Retrieved, fuse
@@ -70,6 +72,18 @@ class RecapDrafter:
     def seeds(self) -> bool:
         """Whether predictions inside the prompt fill the memories."""
         return self.options.seeding
+
+    def pace(self) -> dict[str, Any]:
+        """What was learned of the machine's speed and of how often claims hold, ready for JSON."""
+        return {"cost": self._budget.cost.numbers(), "claims": self._calibration.numbers()}
+
+    def resume_pace(self, pace: dict[str, Any]) -> None:
+        """Go on with what `pace` gave; what does not fit is not taken."""
+        budget, calibration = Budget(), Calibration(PRIOR_TRUST)
+        with suppress(TypeError, ValueError, KeyError, ZeroDivisionError):
+            budget.cost.restore(**pace["cost"])
+            calibration.restore(**pace["claims"])
+            self._budget, self._calibration = budget, calibration
 
     def start(self, prompt: Sequence[int]) -> None:
         """Drop the contextual memory and read the prompt."""

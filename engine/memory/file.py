@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
 from engine.files import replace_file, temporary_of
 from engine.memory.format import FORMAT_VERSION, MemoryHeader, load, pack
-from engine.memory.paths import CORRUPT
+from engine.memory.paths import CORRUPT, pace_path
 from engine.memory.table import TransitionTable
 
 LOCK_TIMEOUT_S = 5.0
@@ -74,7 +74,7 @@ def update_memory(
         CorruptMemory, ForeignMemory: the file there does not fit; it is as before.
         MemoryFileError: it cannot be locked, read or written; it is as before.
     """
-    with _locked(path, "write"):
+    with locked(path, "write"):
         stored = read_memory(path, fingerprint)
         header, table = _merge(stored, fingerprint, model, new, requests)
         replace_file(path, pack(header, table))
@@ -89,7 +89,7 @@ def quarantine(path: Path) -> Path | None:
     Raises:
         MemoryFileError: it cannot be locked, read or moved.
     """
-    with _locked(path, "move aside"):
+    with locked(path, "move aside"):
         try:
             read_memory(path)
         except CorruptMemory:
@@ -101,7 +101,7 @@ def quarantine(path: Path) -> Path | None:
 
 
 def clear_memory(path: Path) -> bool:
-    """Delete the file, unread, and the copies that `quarantine` made; whether there was anything.
+    """Delete the file, unread, and what is beside it; whether there was anything.
 
     Raises:
         MemoryFileError: it cannot be locked or deleted.
@@ -109,7 +109,7 @@ def clear_memory(path: Path) -> bool:
     with _explained("clear", path):
         if not _everything_of(path):
             return False
-    with _locked(path, "clear"):
+    with locked(path, "clear"):
         for file in _everything_of(path):
             file.unlink(missing_ok=True)
     return True
@@ -143,7 +143,7 @@ def _merge(
 
 
 @contextmanager
-def _locked(path: Path, doing: str) -> Iterator[None]:
+def locked(path: Path, doing: str) -> Iterator[None]:
     """Hold the file's lock; errors of the file system become `MemoryFileError`."""
     with _explained(doing, path):
         with suppress(FileNotFoundError):
@@ -188,4 +188,6 @@ def _make_private(folder: Path) -> None:
 
 def _everything_of(path: Path) -> list[Path]:
     corrupt = path.parent.glob(f"{glob.escape(path.name)}{CORRUPT}*")
-    return [file for file in (path, temporary_of(path), *corrupt) if file.exists()]
+    pace = pace_path(path)
+    beside = (temporary_of(path), pace, temporary_of(pace))
+    return [file for file in (path, *beside, *corrupt) if file.exists()]

@@ -1,10 +1,13 @@
 """Keeps a session's token memory in its file; whatever goes wrong is a notice, never an error."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import CorruptMemory, MemoryFileError
 from engine.memory.file import quarantine, read_memory, update_memory
+from engine.memory.pace import read_pace, write_pace
 from engine.memory.transitions import TokenMemory
 
 
@@ -45,6 +48,15 @@ class MemoryKeeper:
             return [f"{error}; what was learned is not kept"]
         memory.mark_saved()
         return []
+
+    def load_pace(self, key: str) -> dict[str, Any] | None:
+        """What is remembered of the speed of this machine and model; None where nothing is."""
+        return read_pace(self.path, key)
+
+    def save_pace(self, key: str, pace: dict[str, Any]) -> None:
+        """Remember it; without it the next session measures again, so a failure is not said."""
+        with suppress(MemoryFileError):
+            write_pace(self.path, key, pace)
 
     def _set_aside(self) -> str:
         try:

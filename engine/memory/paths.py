@@ -28,6 +28,11 @@ def memory_path(fingerprint: str) -> Path:
     return memory_folder() / f"{fingerprint}{SUFFIX}"
 
 
+def pace_path(memory: Path) -> Path:
+    """The file beside a token memory in which the speed of machines is remembered."""
+    return memory.with_name(f"{memory.name.removesuffix(SUFFIX)}.pace.json")
+
+
 def list_memories(folder: Path) -> list[Path]:
     """The token memories in a folder, by name; none where there is no such folder.
 

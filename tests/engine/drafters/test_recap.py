@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -279,3 +280,24 @@ def test_without_persistence_the_token_memory_ends_with_its_request() -> None:
 def test_without_seeding_the_prompt_s_predictions_are_not_asked_for() -> None:
     assert drafter().seeds
     assert not drafter(seeding=False).seeds
+
+
+def test_what_it_learned_of_the_machine_can_be_gone_on_with() -> None:
+    first = drafter(adaptive=True)
+    taught(first, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    for _ in range(12):
+        first.observe([1, 2, 3])
+        first.learn([0], predicted(*[[(4, 0.9), (5, 0.1)]] * len(first.propose(9))))
+    second = drafter(adaptive=True)
+    second.resume_pace(orjson.loads(orjson.dumps(first.pace())))
+    assert second.pace() == first.pace()
+
+
+@pytest.mark.parametrize(
+    "pace", [{}, {"cost": 3}, {"cost": {"seconds": [1], "seen": [1], "passes": 1}, "claims": {}}]
+)
+def test_a_pace_that_does_not_fit_is_not_taken(pace: dict[str, Any]) -> None:
+    recap = drafter()
+    before = recap.pace()
+    recap.resume_pace(pace)
+    assert recap.pace() == before

@@ -1,0 +1,24 @@
+"""What computes, by name: for benchmarks, and for what is remembered of its speed."""
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+
+def machine_name(device: torch.device) -> str:
+    """What the time of a pass depends on beside the model: device, threads, versions."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "transformers"))
+    return f"{device.type}, {name}, {torch.get_num_threads()} threads, {versions}"
+
+
+def cpu_name() -> str:
+    """The processor's name where the system tells, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
