@@ -88,7 +88,7 @@ class CompiledForward:
         try:
             return self._forward(ids, positions, masks, cache)
         except TorchDynamoException as error:
-            reason = str(error).strip().partition("\n")[0]
+            reason = " ".join(str(error).strip().splitlines()[:2])
             raise UncompilableModel(f"this model cannot be compiled ({reason})") from error
 
 

@@ -67,6 +67,7 @@ def test_a_model_is_compiled_in_one_piece_for_every_length(zoo: Zoo, family: str
         check_equal(target, reference, loaded.encoder.encode(messages), vocab)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
 def test_inductor_s_code_computes_the_same(zoo: Zoo) -> None:
     try:
         require_compiler(CPU)
