@@ -128,6 +128,9 @@ class Budget:
 
     DECAY = 0.95
     PRIOR = 6.0
+    WORTH = 1.4
+    """A drafted token is worth more than its chance to be accepted: what the target predicts after
+    it is learned in any case. Measured on the demo model, where 1.3 to 1.7 were alike."""
     FIRST = (1, 16, 1, 16, 4)
     """Sizes that are tried out at first."""
     AGAIN = 64
@@ -144,7 +147,7 @@ class Budget:
         self.size = self._tokens = 1
         self._expected = self._best = 1.0
         self._sums = [0.0]
-        self._trust = self._came / self._promised
+        self._trust = self.WORTH * self._came / self._promised
         self._trial = self._next_trial()
 
     def _next_trial(self) -> int:

@@ -31,7 +31,9 @@ class DrafterOptions:
         suffix_base, suffix_gain: confidence in a continuation after a match of m tokens is
             `1 - (1 - suffix_base) * suffix_gain ** (m - suffix_min_match)`.
         seeding: whether the target's predictions inside the prompt fill the memories.
-        persistence: whether the token memory outlives a request.
+        persistence: whether anything outlives a request.
+        phrases: whether two- and three-token keys of earlier requests, too, are looked up where
+            this one's do not know a context.
     """
 
     k: int = 8
@@ -47,6 +49,7 @@ class DrafterOptions:
     suffix_gain: float = 0.8
     seeding: bool = True
     persistence: bool = True
+    phrases: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (("k", 2, 64), ("nodes", 0, 1024), ("max_depth", 1, 1024)):

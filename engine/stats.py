@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine.tree import DraftTree
 
-SOURCES = ("contextual-3", "contextual-2", "token", "suffix", "lookup", "history", "recycled")
-"""Where a drafted token came from. RECAP: a three-, two- or one-token key, or a repeated suffix.
-Its rivals: copied from this request's text, or from that of earlier ones, or the target's recycled
-predictions after the token before."""
+SOURCES = (
+    *("contextual-3", "contextual-2", "token", "suffix", "lookup", "history", "recycled"),
+    *("earlier-3", "earlier-2"),
+)
+"""Where a drafted token came from. RECAP: a three- or two-token key of this request, a one-token
+key, a repeated suffix, or a three- or two-token key of earlier requests. Its rivals: copied from
+this request's text, or from that of earlier ones, or the target's recycled predictions after the
+token before."""
 
 
 @dataclass(slots=True)

@@ -18,8 +18,10 @@ from engine.memory.transitions import (
     NO_CONTEXT,
     NO_TOKEN,
     ONE,
+    PAIR,
     THREE,
     TOKEN_BITS,
+    TRIPLE,
     TWO,
     ContextualMemory,
     TokenMemory,
@@ -30,15 +32,24 @@ from engine.stats import SOURCES
 from engine.suffix import SuffixIndex
 from engine.tree import DraftTree
 
-KEYED = tuple(SOURCES.index(name) for name in ("token", "contextual-2", "contextual-3"))
+TOKEN, CONTEXTUAL_2, CONTEXTUAL_3, COPIED, EARLIER_2, EARLIER_3 = range(6)
+"""Kinds of guesses, by the longest key that knows the context, or from a repeated suffix."""
+KEYED = {
+    kind: SOURCES.index(name)
+    for kind, name in (
+        (TOKEN, "token"),
+        (CONTEXTUAL_2, "contextual-2"),
+        (CONTEXTUAL_3, "contextual-3"),
+        (EARLIER_2, "earlier-2"),
+        (EARLIER_3, "earlier-3"),
+    )
+}
 SUFFIX = SOURCES.index("suffix")
 NO_MATCH = (-1, 0)
 NOTHING = (0.0, NO_TOKEN)
 UNSEEN = -1
 LONGEST_TRUST = 64
-COPIED = 3
-"""The kind of guess that a repeated suffix makes; 0 to 2 are those of one- to three-token keys."""
-PRIOR_TRUST = (0.4, 0.6, 0.75, 0.85)
+PRIOR_TRUST = (0.4, 0.6, 0.75, 0.85, 0.5, 0.65)
 """The share of each kind's claims that held on text (SmolLM2-135M, Spec-Bench)."""
 
 
@@ -55,6 +66,7 @@ class RecapDrafter:
         self._budget = Budget()
         self._calibration = Calibration(PRIOR_TRUST)
         self._began = 0.0
+        self._contextual = ContextualMemory()
         self._trust = [_suffix_trust(options, match) for match in range(LONGEST_TRUST + 1)]
         self.start(())
 
@@ -87,10 +99,16 @@ class RecapDrafter:
 
     def start(self, prompt: Sequence[int]) -> None:
         """Drop the contextual memory and read the prompt."""
+        self.settle()
         if not self.options.persistence:
             self.memory = TokenMemory()
         self._contextual = ContextualMemory()
         self.resume((), prompt)
+
+    def settle(self) -> None:
+        """Leave what this request has learned to later ones."""
+        if self.options.phrases and self.options.persistence:
+            self.memory.phrases.absorb(self._contextual)
 
     def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
         """Read the conversation as it stands now; its contextual memory stays."""
@@ -183,13 +201,13 @@ class RecapDrafter:
         What the node's three keys hold is fused with the suffix's continuation.
         """
         options, calibration = self.options, self._calibration
-        rows = self._recall(context)
+        rows, kinds = self._recall(context)
         copied = NOTHING
         if match_length >= options.suffix_min_match and options.suffix:
             follower = self._suffix.text[match_end] if match_end < len(self._suffix.text) else -1
             if follower >= 0:
                 copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
-        kind = 2 if rows[2] else 1 if rows[1] else 0
+        kind = kinds[2] if rows[2] else kinds[1] if rows[1] else TOKEN
         steps, shares = calibration.STEPS, calibration.shares[kind]
         found = []
         for stated, token in fuse(rows, options.specificity, options.entropy_weighting, least):
@@ -208,13 +226,26 @@ class RecapDrafter:
         found.sort(reverse=True)
         return found
 
-    def _recall(self, context: int) -> Retrieved:
-        """What a node's one-, two- and three-token keys hold."""
+    def _recall(self, context: int) -> tuple[Retrieved, tuple[int, int, int]]:
+        """What a node's one-, two- and three-token keys hold, and what kind each is.
+
+        A longer key that this request does not know is looked for among those of earlier ones.
+        """
         one, two, three = self.options.specificity
-        return (
-            self.memory.recall(context & ONE) if one else None,
-            self._contextual.pairs.get(context & TWO) if two else None,
-            self._contextual.triples.get(context) if three else None,
+        phrases = self.memory.phrases if self.options.phrases else None
+        pair, triple, second, third = None, None, CONTEXTUAL_2, CONTEXTUAL_3
+        if two:
+            pair = self._contextual.pairs.get(context & TWO)
+            if pair is None and phrases:
+                pair, second = phrases.recall(PAIR | context & TWO), EARLIER_2
+        if three:
+            triple = self._contextual.triples.get(context)
+            if triple is None and phrases:
+                triple, third = phrases.recall(TRIPLE | context), EARLIER_3
+        return (self.memory.recall(context & ONE) if one else None, pair, triple), (
+            TOKEN,
+            second,
+            third,
         )
 
     def _source(self, child: "_Child", context: int) -> int:
@@ -222,8 +253,8 @@ class RecapDrafter:
         _, token, kind, _ = child
         if kind == COPIED:
             return SUFFIX
-        rows = self._recall(context)
-        known = (i for i in (2, 1, 0) if (row := rows[i]) and token in row.ids)
+        rows, kinds = self._recall(context)
+        known = (kinds[i] for i in (2, 1, 0) if (row := rows[i]) and token in row.ids)
         return KEYED[next(known)]
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ come from it by masking and a child's context by shifting. Knows no model, no fi
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -57,13 +58,50 @@ class ContextualMemory:
         self.triples: dict[int, Prediction] = {}
 
 
+PAIR, TRIPLE = 1 << 3 * TOKEN_BITS, 2 << 3 * TOKEN_BITS
+"""What marks a two-token key and a three-token key where both are kept together."""
+
+
+class PhraseMemory:
+    """Predictions under two- and three-token keys of earlier requests, for want of this one's.
+
+    What was stored longest ago is forgotten first.
+    """
+
+    MOST = 200_000
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Prediction] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def recall(self, key: int) -> Prediction | None:
+        """The newest prediction under a context of two tokens with PAIR, or three with TRIPLE."""
+        return self._rows.get(key)
+
+    def absorb(self, memory: ContextualMemory) -> None:
+        """Take over what a request has learned."""
+        rows = self._rows
+        for mark, learned in ((PAIR, memory.pairs), (TRIPLE, memory.triples)):
+            for context, row in learned.items():
+                rows.pop(mark | context, None)  # so that it counts as the newest
+                rows[mark | context] = row
+        for key in list(islice(rows, max(len(rows) - self.MOST, 0))):
+            del rows[key]
+
+
 class TokenMemory:
     """Predictions under one-token keys; outlives requests, and in a file runs.
 
     Rows of the file stay arrays until a key is first looked up.
+
+    Attributes:
+        phrases: what outlives requests of predictions under longer keys.
     """
 
     def __init__(self, table: TransitionTable | None = None) -> None:
+        self.phrases = PhraseMemory()
         self._rows: dict[int, Prediction] = {}
         self._written: dict[int, int] = {}
         self._table = table

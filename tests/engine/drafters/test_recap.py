@@ -122,9 +122,21 @@ def test_where_two_nodes_share_a_key_the_accepted_one_is_believed() -> None:
 
 
 def test_contextual_memory_ends_with_its_request_and_token_memory_does_not() -> None:
-    recap = drafter()
+    recap = drafter(phrases=False)
     taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
     assert proposed(recap, [1, 2, 3]) == {(4,): "token", (5,): "token"}
+
+
+def test_longer_keys_of_earlier_requests_stand_in_for_this_one_s() -> None:
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    assert set(proposed(recap, [1, 2, 3]).values()) == {"earlier-3"}
+    assert set(proposed(recap, [8, 2, 3]).values()) == {"earlier-2"}
+    assert set(proposed(recap, [8, 9, 3]).values()) == {"token"}
+    taught(recap, [1, 2, 3], [(6, 0.9), (7, 0.1)])
+    recap.observe([1, 2, 3])
+    drafted = paths(recap.propose(1))
+    assert drafted == {(6,): "contextual-3", (7,): "contextual-3"}, "this request's go first"
 
 
 def test_contextual_memory_lives_as_long_as_its_conversation() -> None:
@@ -144,6 +156,15 @@ def test_what_was_taken_back_from_a_conversation_is_not_copied() -> None:
     recap.resume([1, 2], [1, 2])
     recap.observe([1, 2])
     assert list(paths(recap.propose(2))) == [(1,), (1, 2)]
+
+
+def test_what_a_request_learned_is_left_to_others_when_it_is_settled() -> None:
+    memory = TokenMemory()
+    recap = drafter(memory)
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.settle()
+    assert set(proposed(drafter(memory), [1, 2, 3]).values()) == {"earlier-3"}
+    assert set(proposed(drafter(memory, phrases=False), [1, 2, 3]).values()) == {"token"}
 
 
 def test_sessions_that_share_a_token_memory_share_what_was_learned() -> None:

@@ -9,9 +9,13 @@ from engine.memory.transitions import (
     NO_CONTEXT,
     NO_TOKEN,
     ONE,
+    PAIR,
     THREE,
     TOKEN_BITS,
+    TRIPLE,
     TWO,
+    ContextualMemory,
+    PhraseMemory,
     Prediction,
     TokenMemory,
     confidences,
@@ -103,3 +107,30 @@ def test_every_token_id_can_be_a_key(token: int) -> None:
     memory = TokenMemory()
     memory.store(token, row(0))
     assert memory.recall(token) == row(0)
+
+
+def learned(pairs: dict[int, int], triples: dict[int, int]) -> ContextualMemory:
+    memory = ContextualMemory()
+    memory.pairs = {key: row(token) for key, token in pairs.items()}
+    memory.triples = {key: row(token) for key, token in triples.items()}
+    return memory
+
+
+def test_longer_keys_of_earlier_requests_are_kept_apart_by_their_length() -> None:
+    phrases = PhraseMemory()
+    phrases.absorb(learned({5: 10}, {5: 20}))  # a token id 0 in front makes both the same number
+    assert phrases.recall(PAIR | 5) == row(10)
+    assert phrases.recall(TRIPLE | 5) == row(20)
+    assert phrases.recall(PAIR | 6) is None
+    phrases.absorb(learned({5: 30}, {}))
+    assert phrases.recall(PAIR | 5) == row(30)
+
+
+def test_the_longer_keys_stored_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PhraseMemory, "MOST", 3)
+    phrases = PhraseMemory()
+    phrases.absorb(learned({1: 1, 2: 2, 3: 3}, {}))
+    phrases.absorb(learned({1: 4, 9: 9}, {}))
+    assert len(phrases) == 3
+    assert phrases.recall(PAIR | 2) is None
+    assert phrases.recall(PAIR | 1) == row(4)
