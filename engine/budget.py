@@ -27,6 +27,7 @@ class PassCost:
 
     Attributes:
         ratios: the curve by n, from 0 tokens (not used) to the last knot; never falling.
+        cold: how many passes from here on are not counted.
     """
 
     KNOTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -41,7 +42,7 @@ class PassCost:
     def __init__(self) -> None:
         self.ratios: list[float] = []
         self.passes = 0
-        self._cold = self.WARM_UP
+        self.cold = self.WARM_UP
         self.last_seen = [0] * len(self.KNOTS)
         """By knot, when a pass of just that size was last seen; 0 for never."""
         self._seen = [0.0] * len(self.KNOTS)
@@ -67,8 +68,8 @@ class PassCost:
         seen, and a little the whole curve, which so follows a longer context or a machine that
         others slow down.
         """
-        if self._cold:
-            self._cold -= 1
+        if self.cold:
+            self.cold -= 1
             return
         self.passes += 1
         if tokens > self.KNOTS[-1]:
@@ -153,6 +154,8 @@ class Budget:
     def _next_trial(self) -> int:
         """The size that this pass tries out; 0 for none."""
         passes = self.cost.passes
+        if self.cost.cold:
+            return 0
         if passes < len(self.FIRST):
             return self.FIRST[passes]
         if passes % self.AGAIN == 0:

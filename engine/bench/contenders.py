@@ -36,6 +36,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no-suffix": {"suffix": False},
     "no-entropy": {"entropy_weighting": False},
     "no-persistence": {"persistence": False},
+    "no-phrases": {"phrases": False},
     "no-seeding": {"seeding": False},
 }
 """RECAP without: all but its one-token keys; its two- and three-token keys; and so on."""
