@@ -36,6 +36,7 @@ class PassCost:
     LEAST_SLOPE = 0.001
     WARM_UP = 2
     """Passes that are not counted: they allocate, and fill caches."""
+    FEW = 4
     LEAST_RATE = 0.05
     DRIFT_RATE = 0.05
 
@@ -84,12 +85,17 @@ class PassCost:
                 news = True
                 self._seconds[knot] = self._seconds[0] * self.ratios[self.KNOTS[knot]]
             self._seen[knot] += share
-            rate = share * max(1 / max(self._seen[knot], 1), self.LEAST_RATE)
-            self._seconds[knot] *= error**rate
+            self._seconds[knot] *= error ** (share * self._rate(self._seen[knot], error))
         if not news:
             drift = error**self.DRIFT_RATE
             self._seconds = [drift * each for each in self._seconds]
         self._redraw()
+
+    def _rate(self, seen: float, error: float) -> float:
+        """How far to go along with a pass: of the first ones at a knot the fastest is believed."""
+        if error < 1 and seen < self.FEW:
+            return 1.0
+        return max(1 / max(seen, 1), self.LEAST_RATE)
 
     def _beside(self, tokens: int) -> list[tuple[int, float]]:
         """The knots next to a size, and how much each has to say about it; 1 in all."""
@@ -132,10 +138,14 @@ class Budget:
     WORTH = 1.4
     """A drafted token is worth more than its chance to be accepted: what the target predicts after
     it is learned in any case. Measured on the demo model, where 1.3 to 1.7 were alike."""
-    FIRST = (1, 16, 1, 16, 4)
+    COLD = 4
+    """Size of the passes that are not counted."""
+    FIRST = (1, 8, 1, 8)
     """Sizes that are tried out at first."""
+    LATER = PassCost.KNOTS[:5]
+    """Sizes that are tried out later on."""
     AGAIN = 64
-    """Passes from one trial to the next."""
+    """Passes from one trial to the next; the first come after 8, 16 and 32."""
 
     def __init__(self) -> None:
         self.cost = PassCost()
@@ -155,12 +165,12 @@ class Budget:
         """The size that this pass tries out; 0 for none."""
         passes = self.cost.passes
         if self.cost.cold:
-            return 0
+            return self.COLD
         if passes < len(self.FIRST):
             return self.FIRST[passes]
-        if passes % self.AGAIN == 0:
-            usual = self.cost.last_seen[: PassCost.KNOTS.index(max(self.FIRST)) + 1]
-            return PassCost.KNOTS[usual.index(min(usual))]
+        if passes % self.AGAIN == 0 or passes in (8, 16, 32):
+            last_seen = self.cost.last_seen[: len(self.LATER)]
+            return self.LATER[last_seen.index(min(last_seen))]
         return 0
 
     def floor(self) -> float:
