@@ -164,6 +164,7 @@ class RecapDrafter:
         self._contexts = contexts = [self._context]
         matches = [(self._suffix.match_end, self._suffix.match_length)]
         children: dict[int, list[_Child]] = {}
+        retrieved: dict[int, _Retrieved] = {}
         heap = [(-1.0, 0, UNSEEN)] if deepest > 0 else []
         budget.start()
         floor = options.min_probability
@@ -172,14 +173,15 @@ class RecapDrafter:
         while heap and len(tree) <= options.nodes:
             minus, parent, rank = heappop(heap)
             if rank == UNSEEN:
+                retrieved[parent] = found = self._recall(contexts[parent])
                 least = floor / tree.probabilities[parent]
-                children[parent] = self._children(contexts[parent], *matches[parent], least)
+                children[parent] = self._children(found, *matches[parent], least)
             elif options.adaptive and not budget.wants(-minus):
                 break
             else:
                 child = children[parent][rank]
                 token = child[1]
-                node = tree.add(token, parent, self._source(child, contexts[parent]), -minus)
+                node = tree.add(token, parent, _source(child, retrieved[parent]), -minus)
                 self._drafted.append(child)
                 contexts.append((contexts[parent] << TOKEN_BITS | token) & THREE)
                 matches.append(self._follow(token, *matches[parent]))
@@ -194,14 +196,14 @@ class RecapDrafter:
         return tree
 
     def _children(
-        self, context: int, match_end: int, match_length: int, least: float
+        self, found: "_Retrieved", match_end: int, match_length: int, least: float
     ) -> list["_Child"]:
         """The candidates for a node's children that survive with more than `least`, best first.
 
         What the node's three keys hold is fused with the suffix's continuation.
         """
         options, calibration = self.options, self._calibration
-        rows, kinds = self._recall(context)
+        rows, kinds = found
         copied = NOTHING
         if match_length >= options.suffix_min_match and options.suffix:
             follower = self._suffix.text[match_end] if match_end < len(self._suffix.text) else -1
@@ -209,7 +211,7 @@ class RecapDrafter:
                 copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
         kind = kinds[2] if rows[2] else kinds[1] if rows[1] else TOKEN
         steps, shares = calibration.STEPS, calibration.shares[kind]
-        found = []
+        likely = []
         for stated, token in fuse(rows, options.specificity, options.entropy_weighting, least):
             claim = min(stated, 1.0)  # garbage may state more
             if token == copied[1]:
@@ -218,16 +220,16 @@ class RecapDrafter:
                 copied = NOTHING
             survival = claim * shares[int(claim * steps)]
             if survival > least and token not in self._placeholders:
-                found.append((survival, token, kind, claim))
+                likely.append((survival, token, kind, claim))
         if copied[0]:
             survival = calibration.survival(COPIED, copied[0])
             if survival > least:
-                found.append((survival, copied[1], COPIED, copied[0]))
-        found.sort(reverse=True)
-        return found
+                likely.append((survival, copied[1], COPIED, copied[0]))
+        likely.sort(reverse=True)
+        return likely
 
-    def _recall(self, context: int) -> tuple[Retrieved, tuple[int, int, int]]:
-        """What a node's one-, two- and three-token keys hold, and what kind each is.
+    def _recall(self, context: int) -> "_Retrieved":
+        """What a node's one-, two- and three-token keys hold.
 
         A longer key that this request does not know is looked for among those of earlier ones.
         """
@@ -242,20 +244,8 @@ class RecapDrafter:
             triple = self._contextual.triples.get(context)
             if triple is None and phrases:
                 triple, third = phrases.recall(TRIPLE | context), EARLIER_3
-        return (self.memory.recall(context & ONE) if one else None, pair, triple), (
-            TOKEN,
-            second,
-            third,
-        )
-
-    def _source(self, child: "_Child", context: int) -> int:
-        """The suffix where it was surer than the memories, else the longest key that knew."""
-        _, token, kind, _ = child
-        if kind == COPIED:
-            return SUFFIX
-        rows, kinds = self._recall(context)
-        known = (kinds[i] for i in (2, 1, 0) if (row := rows[i]) and token in row.ids)
-        return KEYED[next(known)]
+        single = self.memory.recall(context & ONE) if one else None
+        return (single, pair, triple), (TOKEN, second, third)
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
         """The match of a node's child: one longer if the child goes on like the earlier text."""
@@ -295,6 +285,20 @@ class RecapDrafter:
 _Child = tuple[float, int, int, float]
 """A candidate for a node's child: probability that it is chosen if its parent is, token, kind of
 guess, and what memories or suffix claim that probability to be."""
+
+
+_Retrieved = tuple[Retrieved, tuple[int, int, int]]
+"""What a node's one-, two- and three-token keys hold, and what kind each of them is."""
+
+
+def _source(child: _Child, found: _Retrieved) -> int:
+    """The suffix where it was surer than the memories, else the longest key that knew."""
+    _, token, kind, _ = child
+    if kind == COPIED:
+        return SUFFIX
+    rows, kinds = found
+    known = (kinds[i] for i in (2, 1, 0) if (row := rows[i]) and token in row.ids)
+    return KEYED[next(known)]
 
 
 def _suffix_trust(options: DrafterOptions, match: int) -> float:
