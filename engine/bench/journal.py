@@ -127,11 +127,12 @@ class Journal:
 
 
 class _DrafterUnpickler(pickle.Unpickler):
-    """Makes the engine's own classes, and arrays; refuses everything else."""
+    """Makes the engine's own classes, containers and arrays; refuses everything else."""
 
     _ALLOWED = frozenset(
         {
-            ("collections", "OrderedDict"),
+            *(("builtins", kind) for kind in ("dict", "int", "list", "range", "set")),
+            *(("collections", kind) for kind in ("Counter", "OrderedDict", "defaultdict", "deque")),
             ("numpy", "dtype"),
             ("numpy", "ndarray"),
             ("numpy._core.multiarray", "_reconstruct"),

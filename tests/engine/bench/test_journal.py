@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections import OrderedDict, defaultdict, deque
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,14 @@ def test_every_method_s_memories_are_kept(results: Path, method: Any) -> None:
     journal.save(({}, {method: drafter}))
     kept = journal.resume(header()).memories[1][method]
     assert kept.propose(4).tokens == drafter.propose(4).tokens
+
+
+def test_containers_are_kept(results: Path) -> None:
+    known = {"a": deque([range(3)]), "b": defaultdict(list), "c": OrderedDict(), "d": {1, 2}}
+    journal = Journal(results)
+    journal.begin(header())
+    journal.save(({}, known))
+    assert journal.resume(header()).memories[1] == known
 
 
 class Harmful:
