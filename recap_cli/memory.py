@@ -53,13 +53,18 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What one token memory holds; sizes in bytes, times in ISO 8601."""
+    """What one token memory holds; sizes in bytes, times in ISO 8601.
+
+    `keys` counts one-token keys, `pairs` and `triples` those of two and three tokens.
+    """
 
     path: str
     tokenizer: str
     models: tuple[str, ...]
     k: int
     keys: int
+    pairs: int
+    triples: int
     bytes: int
     bytes_per_key: float | None
     first_used: str
@@ -174,21 +179,24 @@ def _description(path: Path, model: str | None, top: int) -> Description:
             way_out = "'recap memory clear' deletes them"
             raise MemoryFileError(f"of {path} only damaged copies are left; {way_out}")
         raise MemoryFileError(f"there is no token memory {path}; 'recap memory inspect' shows all")
-    header, table = stored
+    header, (tokens, phrases) = stored
     size = path.stat().st_size
+    keys = len(tokens.keys) + len(phrases.keys)
     text = token_text([model] if model else header.models, header.tokenizer)
     return Description(
         path=utf8(str(path.absolute())),
         tokenizer=header.tokenizer,
         models=header.models,
         k=header.k,
-        keys=header.keys,
+        keys=len(tokens.keys),
+        pairs=phrases.pairs,
+        triples=len(phrases.keys) - phrases.pairs,
         bytes=size,
-        bytes_per_key=round(size / header.keys, 1) if header.keys else None,
+        bytes_per_key=round(size / keys, 1) if keys else None,
         first_used=header.first_used,
         last_used=header.last_used,
         requests=header.requests,
-        most_used=_most_used(table, text, top),
+        most_used=_most_used(tokens, text, top),
     )
 
 
@@ -221,7 +229,8 @@ def _table(found: Description) -> Table:
         "file": found.path,
         "models": ", ".join(found.models),
         "tokenizer": found.tokenizer,
-        "keys": f"{found.keys}, with {found.k} next tokens each",
+        "keys": f"{found.keys} of one token, with {found.k} next tokens each",
+        "phrases": f"{found.pairs} of two tokens, {found.triples} of three",
         "size": f"{decimal(found.bytes)}{per_key}",
         "used": f"first {_moment(found.first_used)}, last {_moment(found.last_used)}",
         "requests": str(found.requests),

@@ -230,7 +230,7 @@ def _table(loaded: LoadedModel, plan: Plan) -> TransitionTable:
         raise UsageError(
             f"there is no token memory {plan.memory_start}; start {COLD}, {WARM} or from a file"
         )
-    return stored[1].below(loaded.model.config.get_text_config().vocab_size)
+    return stored[1].tokens.below(loaded.model.config.get_text_config().vocab_size)
 
 
 def _one_line(error: Exception) -> str:

@@ -19,14 +19,12 @@ from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
 from engine.files import replace_file, temporary_of
 from engine.memory.format import FORMAT_VERSION, MemoryHeader, load, pack
 from engine.memory.paths import CORRUPT, pace_path
-from engine.memory.table import TransitionTable
+from engine.memory.table import Tables
 
 LOCK_TIMEOUT_S = 5.0
 
 
-def read_memory(
-    path: Path, fingerprint: str | None = None
-) -> tuple[MemoryHeader, TransitionTable] | None:
+def read_memory(path: Path, fingerprint: str | None = None) -> tuple[MemoryHeader, Tables] | None:
     """Header and transitions of a token memory; None where there is no file.
 
     Args:
@@ -45,17 +43,17 @@ def read_memory(
             path.open("rb").close()
         except FileNotFoundError:
             return None
-        header, table = load(path)
+        header, tables = load(path)
     if fingerprint not in (None, header.tokenizer):
         raise ForeignMemory(
             f"token memory {path} belongs to another tokenizer ({header.tokenizer}, "
             f"not {fingerprint}); name another file"
         )
-    return header, table
+    return header, tables
 
 
 def update_memory(
-    path: Path, fingerprint: str, model: str, new: TransitionTable, requests: int
+    path: Path, fingerprint: str, model: str, new: Tables, requests: int
 ) -> MemoryHeader:
     """Merge what one run learned into the file, which is begun where there is none.
 
@@ -64,7 +62,8 @@ def update_memory(
         fingerprint: the tokenizer of the ids in `new`.
         model: id of the model that predicted `new`.
         new: the rows written in this run, uses counted in this run. They replace the file's rows
-            of the same keys, uses are added, and the file takes their k.
+            of the same keys, uses are added, and the file takes their k. Of more than
+            `PHRASES_MOST` phrases, those go that were written longest ago.
         requests: how many requests this run answered.
 
     Returns:
@@ -76,8 +75,8 @@ def update_memory(
     """
     with locked(path, "write"):
         stored = read_memory(path, fingerprint)
-        header, table = _merge(stored, fingerprint, model, new, requests)
-        replace_file(path, pack(header, table))
+        header, tables = _merge(stored, fingerprint, model, new, requests)
+        replace_file(path, pack(header, tables))
     return header
 
 
@@ -116,24 +115,25 @@ def clear_memory(path: Path) -> bool:
 
 
 def _merge(
-    stored: tuple[MemoryHeader, TransitionTable] | None,
+    stored: tuple[MemoryHeader, Tables] | None,
     fingerprint: str,
     model: str,
-    new: TransitionTable,
+    new: Tables,
     requests: int,
-) -> tuple[MemoryHeader, TransitionTable]:
+) -> tuple[MemoryHeader, Tables]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     model = model.encode(errors="replace").decode()  # a folder's name need not be Unicode
-    header, table = stored or (None, TransitionTable.empty(new.k))
-    merged = table.merged_with(new)
+    header, tables = stored or (None, Tables.empty(new.tokens.k))
+    merged = tables.merged_with(new)
     models = header.models if header else ()
     return (
         MemoryHeader(
             format_version=FORMAT_VERSION,
             tokenizer=fingerprint,
             models=models if model in models else (*models, model),
-            k=merged.k,
-            keys=len(merged.keys),
+            k=merged.tokens.k,
+            keys=len(merged.tokens.keys),
+            phrases=len(merged.phrases.keys),
             first_used=header.first_used if header else now,
             last_used=now,
             requests=requests + (header.requests if header else 0),

@@ -16,7 +16,7 @@ from engine.families import FAMILIES
 from engine.loading import LoadedModel, load_model
 from engine.memory.file import update_memory
 from engine.memory.paths import tokenizer_fingerprint
-from engine.memory.table import TransitionTable
+from engine.memory.table import PHRASE_K, PhraseTable, Tables, TransitionTable
 from engine.options import DrafterOptions
 from engine.prompts import Message
 from tests.models import FLAGSHIPS, picture
@@ -63,7 +63,8 @@ def garbage(loaded: LoadedModel, seed: int = 0) -> TransitionTable:
 def memory_of_garbage(loaded: LoadedModel, folder: Path) -> Path:
     path = folder / "garbage.safetensors"
     fingerprint = tokenizer_fingerprint(loaded.encoder.tokenizer.get_vocab())
-    update_memory(path, fingerprint, "nobody/knows", garbage(loaded), 1)
+    tables = Tables(garbage(loaded), PhraseTable.empty(PHRASE_K))
+    update_memory(path, fingerprint, "nobody/knows", tables, 1)
     return path
 
 

@@ -12,7 +12,8 @@ from tokenizers.models import WordLevel
 
 from engine.memory.file import update_memory
 from engine.memory.paths import memory_folder, memory_path, tokenizer_fingerprint
-from engine.memory.table import NO_NEXT, TransitionTable
+from engine.memory.table import NO_NEXT, PHRASE_K, PhraseTable, Tables, TransitionTable
+from tests.engine.memory.tables import phrases
 from tests.recap_cli.conftest import Outcome, Terminal
 
 Recap = Callable[..., Outcome]
@@ -43,7 +44,8 @@ def model(tmp_path: Path) -> str:
 def file(model: str) -> Path:
     """The model's memory, where it belongs."""
     path = memory_path(FINGERPRINT)
-    update_memory(path, FINGERPRINT, model, learned(), requests=3)
+    longer = phrases({(0, 1): 3, (3, 0): 1, (3, 0, 1): 3})
+    update_memory(path, FINGERPRINT, model, Tables(learned(), longer), requests=3)
     return path
 
 
@@ -51,7 +53,8 @@ def file(model: str) -> Path:
 def other() -> Path:
     """The memory of a tokenizer that is not here."""
     path = memory_path("0123456789abcdef")
-    update_memory(path, "0123456789abcdef", "some/model", learned(), requests=1)
+    tables = Tables(learned(), PhraseTable.empty(PHRASE_K))
+    update_memory(path, "0123456789abcdef", "some/model", tables, requests=1)
     return path
 
 
@@ -61,14 +64,15 @@ def test_inspect_says_what_a_memory_holds(
     monkeypatch.setenv("COLUMNS", "500")
     outcome = recap("memory", "inspect")
     shown = [line.strip() for line in outcome.stdout.splitlines()]
-    shown[5] = shown[5].split()[0]  # when it was used depends on the clock
+    shown[6] = shown[6].split()[0]  # when it was used depends on the clock
     size = file.stat().st_size
     assert shown == [
         f"file       {file}",
         f"models     {model}",
         f"tokenizer  {FINGERPRINT}",
-        "keys       2, with 2 next tokens each",
-        f"size       {size} bytes, {size / 2:g} bytes a key",
+        "keys       2 of one token, with 2 next tokens each",
+        "phrases    2 of two tokens, 1 of three",
+        f"size       {size} bytes, {round(size / 5, 1):g} bytes a key",
         "used",
         "requests   3",
         "most used  'the' → 'red' 50%, 'blue' 25%  (9 uses)",
@@ -85,8 +89,10 @@ def test_inspect_as_json(recap: Recap, file: Path, model: str) -> None:
         "models": [model],
         "k": 2,
         "keys": 2,
+        "pairs": 2,
+        "triples": 1,
         "bytes": file.stat().st_size,
-        "bytes_per_key": file.stat().st_size / 2,
+        "bytes_per_key": round(file.stat().st_size / 5, 1),
         "requests": 3,
         "most_used": [
             {

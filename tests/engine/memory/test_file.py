@@ -16,10 +16,18 @@ from safetensors.numpy import save_file
 
 from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
 from engine.memory import file as memory_file
+from engine.memory import table as table_module
 from engine.memory.file import clear_memory, quarantine, read_memory, update_memory
 from engine.memory.format import MemoryHeader
-from engine.memory.table import TransitionTable
-from tests.engine.memory.tables import rows_of, table
+from engine.memory.table import Tables, TransitionTable
+from tests.engine.memory.tables import (
+    no_phrases,
+    phrase_key,
+    phrases,
+    rows_of,
+    table,
+    write_version_1,
+)
 
 TOKENIZER = "0123456789abcdef"
 FIRST = table({1: [(5, 1.0), (6, 0.5)], 2: [(7, 1.0), (8, 0.25)]})
@@ -36,14 +44,23 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "memory" / "vocabulary.safetensors"
 
 
-def write(path: Path, new: TransitionTable, model: str = "demo", requests: int = 1) -> MemoryHeader:
+def write(
+    path: Path, new: TransitionTable | Tables, model: str = "demo", requests: int = 1
+) -> MemoryHeader:
+    new = new if isinstance(new, Tables) else no_phrases(new)
     return update_memory(path, TOKENIZER, model, new, requests)
 
 
-def read(path: Path) -> tuple[MemoryHeader, TransitionTable]:
+def header_of(path: Path) -> MemoryHeader:
     stored = read_memory(path, TOKENIZER)
     assert stored is not None
-    return stored
+    return stored[0]
+
+
+def read(path: Path) -> Tables:
+    stored = read_memory(path, TOKENIZER)
+    assert stored is not None
+    return stored[1]
 
 
 def names_in(folder: Path) -> set[str]:
@@ -62,8 +79,8 @@ def test_a_first_run_begins_the_file(path: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     header = write(path, FIRST, requests=3)
 
-    assert read(path)[0] == header
-    assert rows_of(read(path)[1]) == rows_of(FIRST)
+    assert header_of(path) == header
+    assert rows_of(read(path).tokens) == rows_of(FIRST)
     assert header.tokenizer == TOKENIZER
     assert header.models == ("demo",)
     assert (header.k, header.keys, header.requests) == (2, 2, 3)
@@ -75,7 +92,7 @@ def test_a_later_runs_rows_win_and_uses_add_up(path: Path) -> None:
     first = write(path, FIRST, requests=3)
     header = write(path, SECOND, requests=2)
 
-    assert rows_of(read(path)[1]) == BOTH
+    assert rows_of(read(path).tokens) == BOTH
     assert (header.keys, header.requests) == (3, 5)
     assert header.first_used == first.first_used
 
@@ -83,12 +100,12 @@ def test_a_later_runs_rows_win_and_uses_add_up(path: Path) -> None:
 def test_every_model_that_wrote_is_listed_once(path: Path) -> None:
     for model in ("b", "a", "b"):
         write(path, FIRST, model=model)
-    assert read(path)[0].models == ("b", "a")
+    assert header_of(path).models == ("b", "a")
 
 
 def test_a_model_folder_whose_name_is_no_unicode_is_listed_all_the_same(path: Path) -> None:
     write(path, FIRST, model=os.fsdecode(b"/models/\xff"))
-    assert read(path)[0].models == ("/models/?",)
+    assert header_of(path).models == ("/models/?",)
 
 
 def test_a_run_that_learned_nothing_counts_its_requests(path: Path) -> None:
@@ -97,7 +114,7 @@ def test_a_run_that_learned_nothing_counts_its_requests(path: Path) -> None:
     header = write(path, TransitionTable.empty(2))
 
     assert header.requests == 3
-    assert rows_of(read(path)[1]) == rows_of(FIRST)
+    assert rows_of(read(path).tokens) == rows_of(FIRST)
 
 
 def test_the_file_takes_the_k_of_the_last_run(path: Path) -> None:
@@ -105,14 +122,49 @@ def test_the_file_takes_the_k_of_the_last_run(path: Path) -> None:
     header = write(path, table({2: [(9, 0.5)]}))
 
     assert header.k == 1
-    assert rows_of(read(path)[1]) == {1: ([5], [1.0], 1), 2: ([9], [0.5], 2)}
+    assert rows_of(read(path).tokens) == {1: ([5], [1.0], 1), 2: ([9], [0.5], 2)}
 
 
 def test_uses_stop_counting_at_what_the_file_can_hold(path: Path) -> None:
     often = TransitionTable(FIRST.keys, FIRST.next_ids, FIRST.probs, np.full(2, 60_000, np.uint32))
     write(path, often)
     write(path, often)
-    assert read(path)[1].uses.tolist() == [65_535, 65_535]
+    assert read(path).tokens.uses.tolist() == [65_535, 65_535]
+
+
+def test_phrases_are_kept_beside_the_tokens_and_a_later_runs_win(path: Path) -> None:
+    write(path, Tables(FIRST, phrases({(1, 2): 5, (1, 2, 3): 6})))
+    header = write(path, Tables(SECOND, phrases({(1, 2): 7, (2, 3): 8})))
+
+    assert (header.keys, header.phrases) == (3, 3)
+    assert header_of(path) == header
+    assert rows_of(read(path).tokens) == BOTH
+    found = {key: ids[0] for key, (ids, _, _) in rows_of(read(path).phrases).items()}
+    assert found == {phrase_key(1, 2): 7, phrase_key(2, 3): 8, phrase_key(1, 2, 3): 6}
+
+
+def test_of_too_many_phrases_those_go_that_no_run_wrote_for_longest(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "PHRASES_MOST", 3)
+    for token in (1, 2, 3, 1, 4):
+        write(path, Tables(FIRST, phrases({(token, token): 9})))
+
+    assert header_of(path).phrases == 3
+    assert rows_of(read(path).phrases).keys() == {phrase_key(token, token) for token in (1, 3, 4)}
+
+
+def test_a_file_of_version_1_is_read_and_becomes_one_of_version_2(path: Path) -> None:
+    path.parent.mkdir()
+    old = write_version_1(path, TOKENIZER)
+    assert rows_of(read(path).tokens) == old
+
+    header = write(path, Tables(table({4: [(5, 1.0), (6, 0.5)]}), phrases({(1, 2): 3})))
+
+    assert (header.format_version, header.requests, header.models) == (2, 6, ("old", "demo"))
+    assert header_of(path) == header
+    assert rows_of(read(path).tokens) == old | {4: ([5, 6], [1.0, 0.5], 1)}
+    assert rows_of(read(path).phrases).keys() == {phrase_key(1, 2)}
 
 
 # Only for its owner
@@ -166,7 +218,7 @@ def test_a_write_that_fails_at_any_step_leaves_the_old_file(
     assert path.read_bytes() == old
     assert names_in(path.parent) == {path.name, f".{path.name}.lock"}
     write(path, SECOND)
-    assert rows_of(read(path)[1]) == BOTH
+    assert rows_of(read(path).tokens) == BOTH
 
 
 @contextmanager
@@ -204,7 +256,7 @@ def test_a_folder_that_cannot_be_synced_is_no_error(
 
     monkeypatch.setattr(os, "fsync", only_files)
     write(path, FIRST)
-    assert rows_of(read(path)[1]) == rows_of(FIRST)
+    assert rows_of(read(path).tokens) == rows_of(FIRST)
 
 
 def die_while_writing(path: Path) -> None:
@@ -224,7 +276,7 @@ def test_a_killed_writer_leaves_the_old_file_and_blocks_nobody(path: Path) -> No
     assert process.exitcode == 9
     assert path.read_bytes() == old
     write(path, SECOND)
-    assert rows_of(read(path)[1]) == BOTH
+    assert rows_of(read(path).tokens) == BOTH
     assert names_in(path.parent) == {path.name, f".{path.name}.lock"}
 
 
@@ -236,7 +288,7 @@ WRITES = 15
 def write_often(path: Path, own: int) -> None:
     for turn in range(WRITES):
         rows = {0: [(own, 0.5)], own + turn: [(turn, 0.5)]}
-        update_memory(path, TOKENIZER, f"model-{own}", table(rows), requests=1)
+        write(path, table(rows), f"model-{own}")
 
 
 def test_two_processes_that_write_at_once_lose_nothing(path: Path) -> None:
@@ -250,8 +302,7 @@ def test_two_processes_that_write_at_once_lose_nothing(path: Path) -> None:
         writers[0].join(0.01)
     assert [writer.exitcode for writer in writers] == [0, 0]
 
-    header, stored = read(path)
-    rows = rows_of(stored)
+    header, rows = header_of(path), rows_of(read(path).tokens)
     assert set(rows) == {0} | {own + turn for own in owners for turn in range(WRITES)}
     assert rows[0][2] == header.requests == 2 * WRITES
     assert set(header.models) == {"model-100", "model-200"}
@@ -266,7 +317,7 @@ def test_a_file_that_another_process_holds_is_an_error(
         for change in (lambda: write(path, SECOND), lambda: clear_memory(path)):
             with pytest.raises(MemoryFileError, match="another process has held it"):
                 change()
-        assert rows_of(read(path)[1]) == rows_of(FIRST)
+        assert rows_of(read(path).tokens) == rows_of(FIRST)
 
 
 # Files that do not fit
@@ -279,7 +330,7 @@ def test_another_tokenizers_file_is_neither_used_nor_changed(path: Path) -> None
     with pytest.raises(ForeignMemory, match=f"another tokenizer \\({TOKENIZER}"):
         read_memory(path, "another")
     with pytest.raises(ForeignMemory):
-        update_memory(path, "another", "demo", SECOND, 1)
+        update_memory(path, "another", "demo", no_phrases(SECOND), 1)
 
     assert path.read_bytes() == old
     assert read_memory(path) is not None
@@ -287,7 +338,7 @@ def test_another_tokenizers_file_is_neither_used_nor_changed(path: Path) -> None
 
 def test_a_newer_versions_file_is_neither_used_nor_moved_nor_changed(path: Path) -> None:
     path.parent.mkdir()
-    header = orjson.dumps({"format_version": 2}).decode()
+    header = orjson.dumps({"format_version": 3}).decode()
     save_file({"novel": np.zeros(2, np.uint8)}, path, {"recap_memory": header})
     old = path.read_bytes()
 
@@ -319,7 +370,7 @@ def test_a_corrupt_file_is_not_overwritten_until_it_is_moved_aside(path: Path) -
 def test_a_sound_file_is_not_moved_aside(path: Path) -> None:
     write(path, FIRST)
     assert quarantine(path) is None
-    assert rows_of(read(path)[1]) == rows_of(FIRST)
+    assert rows_of(read(path).tokens) == rows_of(FIRST)
 
 
 def test_copies_moved_aside_never_replace_each_other(path: Path) -> None:
@@ -365,7 +416,7 @@ def test_a_folder_without_write_permission_is_an_error(path: Path) -> None:
             write(path, SECOND)
     finally:
         path.parent.chmod(0o700)
-    assert rows_of(read(path)[1]) == rows_of(FIRST)
+    assert rows_of(read(path).tokens) == rows_of(FIRST)
 
 
 @as_a_user

@@ -70,9 +70,10 @@ def test_a_second_save_counts_only_what_came_since(path: Path) -> None:
     assert ours.save(memory, 1) == []
     stored = read_memory(path)
     assert stored is not None
-    header, table = stored
+    header, tables = stored
     assert header.requests == 3
-    assert {key: (ids, uses) for key, (ids, _, uses) in rows_of(table).items()} == {3: ([9, 1], 3)}
+    found = {key: (ids, uses) for key, (ids, _, uses) in rows_of(tables.tokens).items()}
+    assert found == {3: ([9, 1], 3)}
 
 
 def test_ids_beyond_the_model_s_vocabulary_are_not_loaded(path: Path) -> None:
