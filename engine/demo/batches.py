@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -20,12 +21,12 @@ from engine.demo.build import IMAGE_TOKENS, SIDE, SYSTEM
 from engine.demo.palette import COLOURS
 from engine.demo.questions import Turn, conversation, questions, small_talk
 from engine.demo.scenes import SIZES, draw_scene, imagine_scene
-from engine.demo.wording import KINDS, Scene
+from engine.demo.wording import KINDS, Scene, counted
 
 HELD_OUT_SEED = 1_000_000  # scenes from here on are never trained on
 _IGNORED = -100
 _GRID = 3  # merged patches a side
-_ENOUGH = 168  # tokens: a turn that would go beyond is left out, so that little is padding
+_ENOUGH = 176  # tokens: a turn that would go beyond is left out, so that little is padding
 _SYSTEMS = (
     *("You are a helpful assistant.", "You are a careful observer.", "Answer briefly.", ""),
     *("You describe pictures.", "Be precise.", "You are a friendly teacher. Answer truthfully."),
@@ -43,6 +44,8 @@ class Batch:
         pixel_values: (pictures * 36, 1176) float32: the image processor's patches.
         image_grid_thw: (pictures, 3) int64.
         cells: (pictures, 9, 3) int64: kind, colour and size in each place, 0 where it is empty.
+        named: (batch, length, 10) float32: where a token ends a shape's name, a distribution over
+            the places of the shapes so called, or all on the tenth if there are none; else zeros.
     """
 
     input_ids: torch.Tensor
@@ -51,6 +54,10 @@ class Batch:
     pixel_values: torch.Tensor
     image_grid_thw: torch.Tensor
     cells: torch.Tensor
+    named: torch.Tensor
+
+
+_Row = tuple[list[int], list[int]]  # token ids and labels
 
 
 class Conversations:
@@ -60,20 +67,21 @@ class Conversations:
     `fresh` scenes a step.
     """
 
-    def __init__(self, tokenizer: Qwen2Tokenizer, seed: int, pool: int = 4000, fresh: int = 8):
+    def __init__(self, tokenizer: Qwen2Tokenizer, seed: int, pool: int = 2000, fresh: int = 2):
         self._tokenizer = tokenizer
         self._seed = seed
         self._pool, self._fresh = pool, fresh
         self._drawn: dict[int, tuple[np.ndarray, Scene]] = {}
         self._encoded: dict[str, list[int]] = {}
+        self._words = _words(tokenizer)
         self._image_token: int = tokenizer.get_vocab()["<|image_pad|>"]
 
     def batch(self, step: int, size: int, most: int = 5) -> Batch:
         """The `size` conversations of a step, about scenes of at most `most` shapes."""
         rng = random.Random(f"{self._seed}-{step}")
-        rows: list[tuple[list[int], list[int]]] = []
+        rows: list[_Row] = []
         pictures: list[np.ndarray] = []
-        cells: list[list[list[int]]] = []
+        scenes: list[Scene] = []
         for _ in range(size):
             number = rng.randrange(self._pool + self._fresh * step)
             while len(imagine_scene(number).shapes) > most:
@@ -84,8 +92,8 @@ class Conversations:
             rows.append(self._encode(_turns(scene, seen, rng), system, seen))
             if seen:
                 pictures.append(pixels)
-                cells.append(cells_of(scene))
-        return self._pad(rows, pictures, cells)
+                scenes.append(scene)
+        return self._pad(rows, pictures, scenes)
 
     def _scene(self, seed: int) -> tuple[np.ndarray, Scene]:
         if seed not in self._drawn:
@@ -99,10 +107,8 @@ class Conversations:
             self._encoded[text] = self._tokenizer.encode(text)
         return self._encoded[text]
 
-    def _encode(
-        self, turns: Sequence[Turn], system: str, seen: bool
-    ) -> tuple[list[int], list[int]]:
-        """Token ids of a conversation in the chat template's form, and their labels."""
+    def _encode(self, turns: Sequence[Turn], system: str, seen: bool) -> _Row:
+        """A conversation in the chat template's form."""
         start = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
         ids = [*self._ids(start)]
         if seen:
@@ -130,24 +136,63 @@ class Conversations:
 
     def _pad(
         self,
-        rows: Sequence[tuple[list[int], list[int]]],
+        rows: Sequence[_Row],
         pictures: Sequence[np.ndarray],
-        cells: Sequence[list[list[int]]],
+        scenes: Sequence[Scene],
     ) -> Batch:
-        length = max(len(ids) for ids, _ in rows)
-        input_ids = torch.full((len(rows), length), self._ids("<|endoftext|>")[0])
-        labels = torch.full((len(rows), length), _IGNORED)
-        for row, (ids, targets) in enumerate(rows):
-            input_ids[row, : len(ids)] = torch.tensor(ids)
-            labels[row, : len(ids)] = torch.tensor(targets)
+        ids, labels = zip(*rows, strict=True)
+        input_ids = _stacked(ids, self._ids("<|endoftext|>")[0])
+        is_image = input_ids == self._image_token
         return Batch(
             input_ids=input_ids,
-            labels=labels,
-            position_ids=rope_positions(input_ids == self._image_token),
+            labels=_stacked(labels, _IGNORED),
+            position_ids=rope_positions(is_image),
             pixel_values=patches(np.stack(pictures)),
             image_grid_thw=torch.tensor([[1, 2 * _GRID, 2 * _GRID]] * len(pictures)),
-            cells=torch.tensor(cells),
+            cells=torch.tensor([cells_of(scene) for scene in scenes]),
+            named=self._named(input_ids, is_image, scenes),
         )
+
+    def _named(
+        self, input_ids: torch.Tensor, is_image: torch.Tensor, scenes: Sequence[Scene]
+    ) -> torch.Tensor:
+        """What `Batch.named` says."""
+        named = torch.zeros(*input_ids.shape, IMAGE_TOKENS + 1)
+        for row, scene in zip(is_image.any(1).nonzero().flatten().tolist(), scenes, strict=True):
+            words = [self._words.get(token, "") for token in input_ids[row].tolist()]
+            for at, (before, word) in enumerate(pairwise(words), start=1):
+                if word in KINDS or (word == "shape" and before in COLOURS):
+                    named[row, at] = _whereabouts(scene, before, word)
+        return named
+
+
+def _whereabouts(scene: Scene, before: str, word: str) -> torch.Tensor:
+    """Where the shapes are that `word`, after the word `before`, is the name of: (10,) float32."""
+    found = torch.zeros(IMAGE_TOKENS + 1)
+    for shape in scene.shapes:
+        if word in {shape.kind, "shape"} and (before == shape.colour or before not in COLOURS):
+            found[_GRID * shape.row + shape.column] = 1
+    if not found.any():
+        found[-1] = 1
+    return found / found.sum()
+
+
+def _words(tokenizer: Qwen2Tokenizer) -> dict[int, str]:
+    """A name's words, singular and in lower case, by the one token that spells them, if any."""
+    words = {}
+    for word in (*KINDS, *COLOURS, "shape"):
+        plural = counted(2, word).removeprefix("two ")
+        for written in (word, plural, word.capitalize()):
+            for text in (written, f" {written}"):
+                if len(ids := tokenizer.encode(text)) == 1:
+                    words[ids[0]] = word
+    return words
+
+
+def _stacked(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
+    """(rows, longest) int64."""
+    length = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (length - len(row))] for row in rows])
 
 
 def cells_of(scene: Scene) -> list[list[int]]:
@@ -163,15 +208,19 @@ def cells_of(scene: Scene) -> list[list[int]]:
 
 
 def _turns(scene: Scene, seen: bool, rng: random.Random) -> list[Turn]:
-    """Six short questions, or a description among fewer of them; without a picture small talk."""
+    """More than fit: pairs of short questions, now and then after a description or small talk.
+
+    Without a picture it is small talk alone.
+    """
     seed, chance = rng.getrandbits(32), rng.random()
     if not seen:
         return small_talk(scene, seed)[:1]
-    if chance < 0.02:
-        return small_talk(scene, seed)
-    if chance < 0.7:
-        return questions(scene, seed, 6)
-    return conversation(scene, seed, 3)
+    turns = small_talk(scene, seed) if chance < 0.02 else []
+    if chance > 0.75:
+        turns = conversation(scene, seed, 2)
+    for _ in range(6):
+        turns += questions(scene, rng.getrandbits(32), 2)
+    return turns
 
 
 def rope_positions(is_image: torch.Tensor) -> torch.Tensor:

@@ -121,10 +121,12 @@ def new_config(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLConfig:
             "rms_norm_eps": 1e-6,
             "rope_parameters": {
                 "rope_type": "default",
-                # M-RoPE gives width the slowest frequencies; with Qwen's own base a step of one
-                # column would turn them by less than 0.002 rad, and columns look all the same.
-                "rope_theta": 20.0,
-                "mrope_section": [4, 12, 12],
+                # M-RoPE gives time the fastest frequencies, then height, then width. Of a picture's
+                # few columns one step must turn some pairs well, and to find what a question
+                # names at any distance most pairs must hardly turn at all: a lower base can only
+                # do the one, and the usual sections, with a high base, only the other.
+                "rope_theta": 100_000.0,
+                "mrope_section": [1, 2, 25],
             },
             "tie_word_embeddings": True,
             "bos_token_id": ids["<|endoftext|>"],
