@@ -279,6 +279,8 @@ class Session:
         """
         if self._keeper is None or not self._memory.changed:
             return []
+        if isinstance(self._drafter, RecapDrafter):
+            self._drafter.settle()
         lines = self._keeper.save(self._memory, self._requests)
         if not lines and isinstance(self._drafter, RecapDrafter):
             self._keeper.save_pace(self._pace_key, self._drafter.pace())

@@ -28,7 +28,7 @@ from engine.events import Notice
 from engine.loading import DEMO_MODEL, LoadedModel
 from engine.memory.file import read_memory
 from engine.memory.paths import tokenizer_fingerprint
-from engine.memory.table import TransitionTable
+from engine.memory.table import Tables
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
 from engine.session import Session, SessionOptions
@@ -116,7 +116,7 @@ class Benchmark:
         self._session = Session(
             loaded, SessionOptions(memory=False, drafter=options, compile=plan.compile)
         )
-        self._table = None if plan.memory_start in (COLD, WARM) else _table(loaded, plan)
+        self._tables = None if plan.memory_start in (COLD, WARM) else _tables(loaded, plan)
         self.conversations = Conversations(loaded, plan.tasks)
 
     def prepare(self) -> Iterator[Notice]:
@@ -215,14 +215,15 @@ class Benchmark:
         if contender.foreign:
             return None
         if contender.name not in self.now:
-            memory = TokenMemory(self._table if contender.takes_file else None)
+            tables = self._tables if contender.takes_file else None
+            memory = TokenMemory(*(tables or ()))
             placeholders = self._loaded.encoder.placeholder_ids
             entry = METHODS[cast(Method, contender.method)]
             self.now[contender.name] = entry.make(contender.options, memory, placeholders)
         return self.now[contender.name]
 
 
-def _table(loaded: LoadedModel, plan: Plan) -> TransitionTable:
+def _tables(loaded: LoadedModel, plan: Plan) -> Tables:
     """The rows of the file to start from."""
     fingerprint = tokenizer_fingerprint(loaded.encoder.tokenizer.get_vocab())
     stored = read_memory(Path(plan.memory_start).expanduser(), fingerprint)
@@ -230,7 +231,7 @@ def _table(loaded: LoadedModel, plan: Plan) -> TransitionTable:
         raise UsageError(
             f"there is no token memory {plan.memory_start}; start {COLD}, {WARM} or from a file"
         )
-    return stored[1].tokens.below(loaded.model.config.get_text_config().vocab_size)
+    return stored[1].below(loaded.model.config.get_text_config().vocab_size)
 
 
 def _one_line(error: Exception) -> str:

@@ -14,14 +14,12 @@ from typing import Any
 from engine.budget import Budget, Calibration
 from engine.fusion import Retrieved, fuse
 from engine.logits import Predictions
+from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
     NO_CONTEXT,
     NO_TOKEN,
     ONE,
-    PAIR,
     THREE,
-    TOKEN_BITS,
-    TRIPLE,
     TWO,
     ContextualMemory,
     TokenMemory,
@@ -238,11 +236,11 @@ class RecapDrafter:
         pair, triple, second, third = None, None, CONTEXTUAL_2, CONTEXTUAL_3
         if two:
             pair = self._contextual.pairs.get(context & TWO)
-            if pair is None and phrases:
+            if pair is None and phrases is not None:
                 pair, second = phrases.recall(PAIR | context & TWO), EARLIER_2
         if three:
             triple = self._contextual.triples.get(context)
-            if triple is None and phrases:
+            if triple is None and phrases is not None:
                 triple, third = phrases.recall(TRIPLE | context), EARLIER_3
         single = self.memory.recall(context & ONE) if one else None
         return (single, pair, triple), (TOKEN, second, third)

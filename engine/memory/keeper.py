@@ -8,7 +8,7 @@ from typing import Any
 from engine.errors import CorruptMemory, MemoryFileError
 from engine.memory.file import quarantine, read_memory, update_memory
 from engine.memory.pace import read_pace, write_pace
-from engine.memory.table import PHRASE_K, PhraseTable, Tables
+from engine.memory.table import PHRASE_K, PhraseTable, Tables, TransitionTable
 from engine.memory.transitions import TokenMemory
 
 
@@ -36,19 +36,25 @@ class MemoryKeeper:
             return TokenMemory(), [f"{error}; {self._set_aside()}; starting with an empty memory"]
         except MemoryFileError as error:
             return TokenMemory(), [f"{error}; starting with an empty memory"]
-        return TokenMemory(stored and stored[1].tokens.below(self.vocab_size)), []
+        if stored is None:
+            return TokenMemory(), []
+        return TokenMemory(*stored[1].below(self.vocab_size)), []
 
     def save(self, memory: TokenMemory, requests: int) -> list[str]:
         """Merge what was learned since the last save; on failure one line that says why."""
-        written = memory.written()
-        if written is None:
+        tokens, phrases = memory.written(), memory.phrases.written()
+        if tokens is None and phrases is None:
             return []
-        new = Tables(written, PhraseTable.empty(PHRASE_K))
+        new = Tables(
+            TransitionTable.empty(1) if tokens is None else tokens,
+            PhraseTable.empty(PHRASE_K) if phrases is None else phrases,
+        )
         try:
             update_memory(self.path, self.fingerprint, self.model, new, requests)
         except MemoryFileError as error:
             return [f"{error}; what was learned is not kept"]
         memory.mark_saved()
+        memory.phrases.mark_saved()
         return []
 
     def load_pace(self, key: str) -> dict[str, Any] | None:

@@ -101,7 +101,9 @@ class _Rows(ABC):
         Models that share a tokenizer may pad their vocabularies to different sizes, and an id that
         a model has no embedding for must never reach it.
         """
-        known = self._keys_below(vocab_size) & (self.next_ids < vocab_size).all(axis=1)
+        known = self._keys_below(vocab_size)
+        if self.next_ids.max(initial=0) >= vocab_size:
+            known = known & (self.next_ids < vocab_size).all(axis=1)
         return self if known.all() else self._only(known)
 
     def merged_with(self, newer: Self) -> Self:

@@ -4,6 +4,7 @@ A *context* packs the last three token ids into one integer, so that all three k
 come from it by masking and a child's context by shifting. Knows no model, no file, no tensor.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -11,10 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.memory.table import TransitionTable
+from engine.memory.table import (
+    PAIR,
+    PHRASE_K,
+    PHRASES_MOST,
+    TOKEN_BITS,
+    TRIPLE,
+    PhraseTable,
+    TransitionTable,
+)
 
-TOKEN_BITS = 20
-"""Bits a token id takes in a context; the largest vocabularies have 18."""
 ONE = (1 << TOKEN_BITS) - 1
 TWO = (1 << 2 * TOKEN_BITS) - 1
 THREE = (1 << 3 * TOKEN_BITS) - 1
@@ -58,37 +65,74 @@ class ContextualMemory:
         self.triples: dict[int, Prediction] = {}
 
 
-PAIR, TRIPLE = 1 << 3 * TOKEN_BITS, 2 << 3 * TOKEN_BITS
-"""What marks a two-token key and a three-token key where both are kept together."""
-
-
 class PhraseMemory:
     """Predictions under two- and three-token keys of earlier requests, for want of this one's.
 
-    What was stored longest ago is forgotten first.
+    What was stored longest ago is forgotten first. Rows of the file stay arrays until a key is
+    first looked up, and keys of the file always: a dict of them would take longer to make than
+    many a short answer.
     """
 
-    MOST = 200_000
+    MOST = PHRASES_MOST
 
-    def __init__(self) -> None:
+    def __init__(self, table: PhraseTable | None = None) -> None:
         self._rows: dict[int, Prediction] = {}
+        self._written: dict[int, int] = {}
+        self._absorbed = 0
+        self._table = PhraseTable.empty(PHRASE_K) if table is None else table
+        self._unpacked: dict[int, Prediction] = {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows.keys() | self._table.keys.tolist())
 
     def recall(self, key: int) -> Prediction | None:
         """The newest prediction under a context of two tokens with PAIR, or three with TRIPLE."""
-        return self._rows.get(key)
+        found = self._rows.get(key)
+        return self._recall_from_file(key) if found is None else found
 
     def absorb(self, memory: ContextualMemory) -> None:
-        """Take over what a request has learned."""
+        """Take over what a request has learned so far."""
         rows = self._rows
+        self._absorbed += 1
         for mark, learned in ((PAIR, memory.pairs), (TRIPLE, memory.triples)):
             for context, row in learned.items():
-                rows.pop(mark | context, None)  # so that it counts as the newest
-                rows[mark | context] = row
+                key = mark | context
+                if rows.get(key) is not row:
+                    rows.pop(key, None)  # so that it counts as the newest
+                    rows[key] = row
+                    self._written[key] = self._absorbed
         for key in list(islice(rows, max(len(rows) - self.MOST, 0))):
             del rows[key]
+            self._written.pop(key, None)
+
+    def written(self) -> PhraseTable | None:
+        """The rows that were absorbed since the last save; None when there are none."""
+        if not self._written:
+            return None
+        keys = sorted(self._written)
+        rows = [self._rows[key] for key in keys]
+        return PhraseTable(
+            keys=np.array(keys, np.uint64),
+            next_ids=np.array([row.ids[:PHRASE_K] for row in rows], np.int32),
+            probs=np.array([row.probs[:PHRASE_K] for row in rows], np.float32),
+            stamps=np.array([self._written[key] for key in keys], np.uint32),
+        )
+
+    def mark_saved(self) -> None:
+        """Nothing that is in here now needs to be written again."""
+        self._written.clear()
+
+    def _recall_from_file(self, key: int) -> Prediction | None:
+        if key in self._unpacked:
+            return self._unpacked[key]
+        keys = self._table.keys.data
+        row = bisect_left(keys, key)
+        if row == len(keys) or keys[row] != key:
+            return None
+        part = slice(row, row + 1)
+        found = predictions_of(self._table.next_ids[part], self._table.probs[part])[0]
+        self._unpacked[key] = found
+        return found
 
 
 class TokenMemory:
@@ -100,8 +144,10 @@ class TokenMemory:
         phrases: what outlives requests of predictions under longer keys.
     """
 
-    def __init__(self, table: TransitionTable | None = None) -> None:
-        self.phrases = PhraseMemory()
+    def __init__(
+        self, table: TransitionTable | None = None, phrases: PhraseTable | None = None
+    ) -> None:
+        self.phrases = PhraseMemory(phrases)
         self._rows: dict[int, Prediction] = {}
         self._written: dict[int, int] = {}
         self._table = table

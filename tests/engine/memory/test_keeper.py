@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from engine.memory.file import read_memory
 from engine.memory.format import METADATA_KEY
 from engine.memory.keeper import MemoryKeeper
-from engine.memory.transitions import Prediction, TokenMemory
-from tests.engine.memory.tables import rows_of
+from engine.memory.transitions import THREE, TWO, ContextualMemory, Prediction, TokenMemory
+from tests.engine.memory.tables import phrase_key, rows_of, write_version_1
 
 VOCAB = 100
 
@@ -48,6 +48,68 @@ def test_what_one_run_learns_the_next_one_knows(path: Path) -> None:
     assert recalled.probs == pytest.approx([0.75, 0.25], rel=0.03)
     assert recalled.confidence == pytest.approx(1 - 0.8113, abs=0.03)
     assert memory.written() is None, "what was read is not to be written again"
+
+
+def request(tokens: tuple[int, ...], then: int = 7) -> ContextualMemory:
+    """What a request learned: these tokens, as a pair and as a triple, and what follows."""
+    memory = ContextualMemory()
+    memory.pairs[phrase_key(*tokens[-2:]) & TWO] = Prediction([then, then + 1], [0.75, 0.25], 0.5)
+    memory.triples[phrase_key(*tokens) & THREE] = Prediction([then, 1], [0.75, 0.25], 0.5)
+    return memory
+
+
+def test_phrases_that_one_run_learns_the_next_one_knows(path: Path) -> None:
+    memory = learned(3)
+    memory.phrases.absorb(request((1, 2, 3)))
+    saved(path, memory)
+    again, _ = keeper(path).load()
+    for key in (phrase_key(2, 3), phrase_key(1, 2, 3)):
+        recalled = again.phrases.recall(key)
+        assert recalled is not None
+        assert recalled.ids[0] == 7
+    assert again.phrases.written() is None, "what was read is not to be written again"
+    assert keeper(path).save(memory, 1) == [], "nothing came since"
+    stored = read_memory(path)
+    assert stored is not None
+    assert (stored[0].phrases, stored[0].requests) == (2, 1)
+
+
+def test_phrases_alone_are_saved_and_leave_the_tokens_as_they_were(path: Path) -> None:
+    saved(path, learned(3, 4))
+    memory = TokenMemory()
+    memory.phrases.absorb(request((1, 2, 3)))
+    saved(path, memory)
+    again, _ = keeper(path).load()
+    assert len(again) == len(again.phrases) == 2
+    recalled = again.recall(3)
+    assert recalled is not None
+    assert list(recalled.ids) == [7, 8]
+
+
+def test_phrases_with_ids_beyond_the_model_s_vocabulary_are_not_loaded(path: Path) -> None:
+    memory = TokenMemory()
+    memory.phrases.absorb(request((50, 2, 3)))
+    memory.phrases.absorb(request((1, 4, 5), then=50))
+    saved(path, memory)
+    smaller, lines = keeper(path, vocab_size=50).load()
+    assert lines == []
+    assert smaller.phrases.recall(phrase_key(2, 3)) is not None
+    assert len(smaller.phrases) == 1
+    assert len(keeper(path).load()[0].phrases) == 4, "but they stay in the file"
+
+
+def test_a_file_of_version_1_is_read_and_written_as_the_next(path: Path) -> None:
+    path.parent.mkdir()
+    write_version_1(path, "abc")
+    memory, lines = keeper(path).load()
+    assert (lines, len(memory), len(memory.phrases)) == ([], 1, 0)
+    memory.store(4, Prediction([1, 2], [0.5, 0.5], 0.0))
+    memory.phrases.absorb(request((1, 2, 3)))
+    saved(path, memory)
+    stored = read_memory(path)
+    assert stored is not None
+    header, _ = stored
+    assert (header.format_version, header.keys, header.phrases) == (2, 3, 2)
 
 
 def test_without_a_file_the_memory_is_empty_and_nothing_is_said(path: Path) -> None:

@@ -5,14 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
     NO_CONTEXT,
     NO_TOKEN,
     ONE,
-    PAIR,
     THREE,
-    TOKEN_BITS,
-    TRIPLE,
     TWO,
     ContextualMemory,
     PhraseMemory,
@@ -21,7 +19,7 @@ from engine.memory.transitions import (
     confidences,
     predictions_of,
 )
-from tests.engine.memory.tables import rows_of, table
+from tests.engine.memory.tables import phrase_key, phrases, rows_of, table
 
 
 def row(token: int) -> Prediction:
@@ -117,20 +115,76 @@ def learned(pairs: dict[int, int], triples: dict[int, int]) -> ContextualMemory:
 
 
 def test_longer_keys_of_earlier_requests_are_kept_apart_by_their_length() -> None:
-    phrases = PhraseMemory()
-    phrases.absorb(learned({5: 10}, {5: 20}))  # a token id 0 in front makes both the same number
-    assert phrases.recall(PAIR | 5) == row(10)
-    assert phrases.recall(TRIPLE | 5) == row(20)
-    assert phrases.recall(PAIR | 6) is None
-    phrases.absorb(learned({5: 30}, {}))
-    assert phrases.recall(PAIR | 5) == row(30)
+    memory = PhraseMemory()
+    memory.absorb(learned({5: 10}, {5: 20}))  # a token id 0 in front makes both the same number
+    assert memory.recall(PAIR | 5) == row(10)
+    assert memory.recall(TRIPLE | 5) == row(20)
+    assert memory.recall(PAIR | 6) is None
+    memory.absorb(learned({5: 30}, {}))
+    assert memory.recall(PAIR | 5) == row(30)
 
 
 def test_the_longer_keys_stored_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PhraseMemory, "MOST", 3)
-    phrases = PhraseMemory()
-    phrases.absorb(learned({1: 1, 2: 2, 3: 3}, {}))
-    phrases.absorb(learned({1: 4, 9: 9}, {}))
-    assert len(phrases) == 3
-    assert phrases.recall(PAIR | 2) is None
-    assert phrases.recall(PAIR | 1) == row(4)
+    memory = PhraseMemory()
+    memory.absorb(learned({1: 1, 2: 2, 3: 3}, {}))
+    memory.absorb(learned({1: 4, 9: 9}, {}))
+    assert len(memory) == 3
+    assert memory.recall(PAIR | 2) is None
+    assert memory.recall(PAIR | 1) == row(4)
+
+
+SAVED = phrases({(1, 2): 3, (2, 3): 4, (1, 2, 3): 5})
+
+
+def test_phrases_of_a_file_are_known_and_newer_ones_prevail() -> None:
+    memory = PhraseMemory(SAVED)
+    assert len(memory) == 3
+    for _ in range(2):
+        found = memory.recall(phrase_key(1, 2, 3))
+        assert found is not None
+        assert (found.ids[0], found.probs[0], found.confidence) == (5, 1.0, 1.0)
+    for unknown in ((0, 0), (3, 3), (1, 2, 2), (9, 9, 9)):
+        assert memory.recall(phrase_key(*unknown)) is None
+    memory.absorb(learned({phrase_key(1, 2) & TWO: 40, 7: 50}, {}))
+    assert memory.recall(phrase_key(1, 2)) == row(40)
+    assert len(memory) == 4
+
+
+def test_only_phrases_absorbed_since_the_last_save_are_to_be_saved() -> None:
+    memory = PhraseMemory(SAVED)
+    memory.recall(phrase_key(1, 2))
+    assert memory.written() is None
+    request = learned({5: 10}, {6: 20})
+    memory.absorb(request)
+    request.pairs[4] = row(30)
+    memory.absorb(request)
+    written = memory.written()
+    assert written is not None
+    assert rows_of(written) == {
+        PAIR | 4: ([30, 31], [0.75, 0.25], 2),
+        PAIR | 5: ([10, 11], [0.75, 0.25], 1),
+        TRIPLE | 6: ([20, 21], [0.75, 0.25], 1),
+    }
+    memory.mark_saved()
+    memory.absorb(request)
+    assert memory.written() is None, "nothing of it is new"
+
+
+def test_of_a_phrase_at_most_four_next_tokens_are_saved() -> None:
+    request = ContextualMemory()
+    request.pairs[5] = Prediction([1, 2, 3, 4, 5], [0.5, 0.25, 0.125, 0.0625, 0.0], 0.5)
+    memory = PhraseMemory()
+    memory.absorb(request)
+    written = memory.written()
+    assert written is not None
+    assert written.next_ids.tolist() == [[1, 2, 3, 4]]
+
+
+def test_what_is_forgotten_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PhraseMemory, "MOST", 1)
+    memory = PhraseMemory()
+    memory.absorb(learned({1: 1, 2: 2}, {}))
+    written = memory.written()
+    assert written is not None
+    assert written.keys.tolist() == [PAIR | 2]
