@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from engine.decode import SEED_CHUNK, Limits, decode, seed
+from engine.decode import SEED_CHUNK, SEED_MOST, Limits, decode, seed
 from engine.drafters.base import Drafter, PlainDrafter
 from engine.drafters.recap import RecapDrafter
 from engine.logits import GreedyRules, Predictions
@@ -194,7 +194,7 @@ class Seeded(PlainDrafter):
 
 
 def test_seeding_shows_what_the_target_predicts_at_text_positions() -> None:
-    prompt = [*PROMPT, 20, 20, 21, *PROMPT * SEED_CHUNK]
+    prompt = [*PROMPT, 20, 20, 21, *PROMPT * (SEED_CHUNK // 2)]
     target, drafter = FakeTarget(MODEL, prompt), Seeded()
     seed(target, drafter, prompt, frozenset({20, 21}))
     text_positions = [i for i in range(len(prompt) - 1) if prompt[i] not in (20, 21)]
@@ -202,6 +202,13 @@ def test_seeding_shows_what_the_target_predicts_at_text_positions() -> None:
     for position in (0, 4, 8, len(prompt) - 2):
         expected = MODEL(tuple(prompt[: position + 1])).topk(3).indices.tolist()
         assert drafter.seen[position] == expected
+
+
+def test_of_a_long_prompt_the_last_positions_are_shown() -> None:
+    prompt = PROMPT * SEED_MOST
+    target, drafter = FakeTarget(MODEL, prompt), Seeded()
+    seed(target, drafter, prompt, frozenset())
+    assert target.asked == list(range(len(prompt) - 1 - SEED_MOST, len(prompt) - 1))
 
 
 def test_the_rules_see_the_text_that_was_committed() -> None:
