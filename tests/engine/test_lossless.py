@@ -16,7 +16,15 @@ from engine.families import FAMILIES
 from engine.loading import LoadedModel, load_model
 from engine.memory.file import update_memory
 from engine.memory.paths import tokenizer_fingerprint
-from engine.memory.table import PHRASE_K, PhraseTable, Tables, TransitionTable
+from engine.memory.table import (
+    PAIR,
+    PHRASE_K,
+    PHRASES_MOST,
+    TOKEN_BITS,
+    PhraseTable,
+    Tables,
+    TransitionTable,
+)
 from engine.options import DrafterOptions
 from engine.prompts import Message
 from tests.models import FLAGSHIPS, picture
@@ -60,10 +68,21 @@ def garbage(loaded: LoadedModel, seed: int = 0) -> TransitionTable:
     return TransitionTable(keys, next_ids, probs, np.ones(vocab, np.uint32))
 
 
+def garbage_phrases(loaded: LoadedModel) -> PhraseTable:
+    """Transitions as wrong after every two tokens, as far as a memory has room for them."""
+    vocab = loaded.model.config.get_text_config().vocab_size
+    first, last = np.divmod(np.arange(min(vocab**2, PHRASES_MOST), dtype=np.uint64), vocab)
+    keys = np.uint64(PAIR) + (first << np.uint64(TOKEN_BITS)) + last
+    after = garbage(loaded, seed=1).with_k(PHRASE_K)
+    rows = last.astype(np.intp)
+    stamps = np.ones(len(keys), np.uint32)
+    return PhraseTable(keys, after.next_ids[rows], after.probs[rows], stamps)
+
+
 def memory_of_garbage(loaded: LoadedModel, folder: Path) -> Path:
     path = folder / "garbage.safetensors"
     fingerprint = tokenizer_fingerprint(loaded.encoder.tokenizer.get_vocab())
-    tables = Tables(garbage(loaded), PhraseTable.empty(PHRASE_K))
+    tables = Tables(garbage(loaded), garbage_phrases(loaded))
     update_memory(path, fingerprint, "nobody/knows", tables, 1)
     return path
 

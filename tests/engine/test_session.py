@@ -13,7 +13,7 @@ from engine.errors import ContextError, PromptError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.memory.file import read_memory
 from engine.memory.paths import memory_path, tokenizer_fingerprint
-from engine.options import DEFAULT_MAX_TOKENS
+from engine.options import DEFAULT_MAX_TOKENS, DrafterOptions
 from engine.prompts import Message
 from engine.session import MemoryUse, Request, Session, SessionOptions
 from engine.text import REPLACEMENT
@@ -247,7 +247,7 @@ def test_leaving_a_session_keeps_what_it_learned(zoo: Zoo) -> None:
     header = header_of(path)
     assert header.requests == 2
     assert header.models == (loaded.name,)
-    assert header.keys > ANSWER / 4
+    assert header.phrases > header.keys > ANSWER / 4
     before = path.read_bytes()
     with Session(loaded, SessionOptions()) as ours:
         assert ours.notices == []
@@ -263,6 +263,18 @@ def test_an_interrupted_answer_is_learned_from(zoo: Zoo, tmp_path: Path) -> None
     answer.close()
     assert ours.save_memory() == []
     assert header_of(file).requests == 1
+
+
+def test_longer_keys_of_one_run_are_guessed_from_in_the_next(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "memory.safetensors"
+    loaded = zoo.loaded("llama", torch.float32, None)
+    with session(loaded, memory_file=file) as ours:
+        first = finished(ours, HELLO)
+    assert header_of(file).phrases > ANSWER
+    unseeded = DrafterOptions(seeding=False, suffix=False)
+    again = finished(session(loaded, memory_file=file, drafter=unseeded), HELLO)
+    assert again.token_ids == first.token_ids
+    assert again.stats.source_accepted["earlier-3"] > ANSWER / 4
 
 
 def test_saving_twice_counts_once(zoo: Zoo, tmp_path: Path) -> None:

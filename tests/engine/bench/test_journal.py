@@ -17,6 +17,7 @@ from engine.errors import UsageError
 from engine.memory.table import TransitionTable
 from engine.memory.transitions import TokenMemory
 from tests.engine.bench.documents import document, record
+from tests.engine.memory.tables import phrases
 
 RECORDS = [record("plain"), record("recap"), record("plain", "b")]
 
@@ -120,7 +121,7 @@ def test_every_method_s_memories_are_kept(results: Path, method: Any) -> None:
         uses=np.array([1, 1], np.uint32),
     )
     entry = METHODS[method]
-    drafter = entry.make(entry.published, TokenMemory(table), frozenset({9}))
+    drafter = entry.make(entry.published, TokenMemory(table, phrases({(1, 2): 7})), frozenset({9}))
     drafter.start([1, 2, 3, 9, 1, 2, 3])
     drafter.observe([1, 2])
     journal = Journal(results)
