@@ -73,11 +73,11 @@ def report(
     from recap_cli import bench_plot  # noqa: PLC0415
 
     check_output(output)
-    if output is not None and output.exists() and output.samefile(file):
-        raise UsageError(f"{output} is what is read; name another file for the results")
     if plot is not None:
         bench_plot.check(plot)
     document = read_document(file)
+    if output is not None and output.exists() and output.samefile(file):
+        raise UsageError(f"{output} is what is read; name another file for the results")
     publish(document, format, output)
     if plot is not None:
         bench_plot.plot(document, plot)

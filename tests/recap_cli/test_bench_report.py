@@ -113,6 +113,7 @@ class TestData:
             "acceptance_depth_1": "1.0",
             "acceptance_depth_2": "1.0",
             **{f"source_{name}": "0.0" for name in ("contextual-3", "contextual-2", "token")},
+            **{f"source_{name}": "0.0" for name in ("earlier-3", "earlier-2")},
             **{f"source_{name}": "0.0" for name in ("lookup", "history", "recycled")},
             "source_suffix": "1.0",
         }
@@ -156,6 +157,13 @@ class TestReport:
         assert outcome.code == 2
         assert "is what is read; name another file" in outcome.stderr
         assert file.read_bytes() == before
+
+    def test_a_missing_document_is_named(self, recap: Recap, tmp_path: Path) -> None:
+        (tmp_path / "table.txt").write_text("of another run")
+        outcome = recap("bench", "report", "none.json", "-o", str(tmp_path / "table.txt"))
+        message = "recap: error: cannot read none.json: No such file or directory\n"
+        assert outcome == Outcome(2, "", message)
+        assert (tmp_path / "table.txt").read_text() == "of another run"
 
     def test_what_is_no_document_is_named(self, recap: Recap, tmp_path: Path) -> None:
         (tmp_path / "none.json").write_text("{}")
