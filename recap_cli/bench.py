@@ -167,6 +167,7 @@ def bench(
     recap bench -m MODEL --images photos/ --prompt "Describe it." --format json -o photos.json
     """
     if context.invoked_subcommand is not None:
+        _refuse_flags(context, context.invoked_subcommand)
         return
     from recap_cli.bench_run import Job, run  # noqa: PLC0415
 
@@ -190,6 +191,14 @@ def bench(
             plot=plot,
         )
     )
+
+
+def _refuse_flags(context: typer.Context, command: str) -> None:
+    """Raises UsageError for a flag in front of a command, which would not see it."""
+    typed = next((name for name in context.params if options.is_typed(context, name)), None)
+    if typed is not None:
+        flag = typed.replace("_", "-")
+        raise UsageError(f"--{flag} in front of {command} is not for it; flags go behind {command}")
 
 
 def _listed(text: str) -> list[str]:

@@ -91,7 +91,7 @@ def cost(
     """
     from engine.bench.cost import CostOptions, cost_points  # noqa: PLC0415
 
-    if random_weights is not None and _is_typed(context, "model"):
+    if random_weights is not None and options.is_typed(context, "model"):
         raise UsageError("-m and --random-weights exclude each other")
     check_output(output)
     shares = _shares(acceptance)
@@ -205,12 +205,6 @@ def _shares(text: str) -> tuple[float, ...]:
     if not all(0 < share < 1 for share in shares):
         raise UsageError(f"--acceptance takes shares between 0 and 1, not {text!r}")
     return shares
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    """Whether a flag stands on the command line, rather than in the environment or nowhere."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _say(message: str) -> None:

@@ -261,6 +261,16 @@ QuietFlag = Annotated[
 ]
 
 
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether a flag stands on the command line, rather than in the environment or nowhere.
+
+    Args:
+        name: of the parameter that it sets.
+    """
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def memory_path(memory: str | None, no_memory: bool) -> Path | None:
     """The file that `--memory` names, if it does.
 

@@ -92,6 +92,13 @@ class TestResults:
         assert recap(*SHORT, "--limit", "1", "-o", "/dev/null").code == 0
 
 
+@pytest.mark.parametrize("command", ["cost", "report"])
+def test_flags_in_front_of_a_command_are_refused(recap: Recap, command: str) -> None:
+    outcome = recap("bench", "--memory-start", "warm", command, "results.json")
+    message = f"--memory-start in front of {command} is not for it; flags go behind {command}"
+    assert outcome == Outcome(2, "", f"recap: error: {message}\n")
+
+
 class TestWork:
     """What is asked."""
 
