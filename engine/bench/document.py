@@ -225,9 +225,13 @@ def read_document(path: Path) -> Document:
     records = found.pop("records", None)
     if records is None:
         records = list(takewhile(bool, map(_parsed, rest)))
-    if any(Record.__required_keys__ - record.keys() for record in records):
+    if not isinstance(records, list) or not all(map(_is_record, records)):
         raise UsageError(f"{path} has records that lack keys; measure again")
     return assemble(found, records)  # type: ignore[arg-type]
+
+
+def _is_record(found: Any) -> bool:
+    return isinstance(found, dict) and found.keys() >= Record.__required_keys__
 
 
 def _parsed(json: bytes) -> Any:

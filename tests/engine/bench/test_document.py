@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -113,6 +114,13 @@ def test_records_without_their_keys_are_refused(file: Path) -> None:
     whole = document(record("plain"))
     del whole["records"][0]["turn"]  # type: ignore[misc]
     file.write_bytes(written(whole))
+    with pytest.raises(UsageError, match="records that lack keys"):
+        read_document(file)
+
+
+@pytest.mark.parametrize("records", [3, [3], [None]])
+def test_records_that_are_none_are_refused(file: Path, records: Any) -> None:
+    file.write_bytes(written({**document(), "records": records}))
     with pytest.raises(UsageError, match="records that lack keys"):
         read_document(file)
 
