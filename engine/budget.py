@@ -1,11 +1,11 @@
 """How many guesses are worth a pass here: what a pass costs, and how often guesses come true.
 
-Both are learned online, per session, and may be remembered between sessions (`engine.pace`). A
-probability that a memory states is a claim about some earlier context; `Calibration` turns it into
-how often such claims held. `PassCost` follows the time of a pass by its size: a token more costs
-next to nothing on a data-centre GPU, a tenth of a pass for a small model on two cores, and the
-second token may cost more than the next seven. `Budget` brings both together and picks the size.
-Knows no tokens and no clock.
+Both are learned online, per session, and may be remembered between sessions (see
+`engine.memory.pace`). A probability that a memory states is a claim about some earlier context;
+`Calibration` turns it into how often such claims held. `PassCost` follows the time of a pass by its
+size: a token more costs next to nothing on a data-centre GPU, a tenth of a pass for a small model
+on two cores, and the second token may cost more than the next seven. `Budget` brings both together
+and picks the size. Knows no tokens and no clock.
 """
 
 from bisect import bisect_right
@@ -55,9 +55,11 @@ class PassCost:
         return {"seconds": self._seconds, "seen": self._seen, "passes": self.passes}
 
     def restore(self, seconds: list[float], seen: list[float], passes: int) -> None:
-        """Go on with what `numbers` gave; ValueError where that was of other knots."""
+        """Go on with what `numbers` gave; ValueError for what it never gives."""
         if not len(seconds) == len(seen) == len(self.KNOTS):
             raise ValueError("of other knots")
+        if min(passes, *seconds, *seen) < 0 or any(seen) != (seconds[0] > 0):
+            raise ValueError("no times of passes")
         self._seconds, self._seen = list(map(float, seconds)), list(map(float, seen))
         self.passes = int(passes)
         self._redraw()

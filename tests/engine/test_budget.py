@@ -170,6 +170,21 @@ def test_nothing_below_the_floor_is_wanted() -> None:
     assert not budget.wants(0.99 * budget.floor())
 
 
+@pytest.mark.parametrize(
+    ("first", "seen", "passes"),
+    [(0.0, 1.0, 9), (-0.1, 1.0, 9), (0.1, 0.0, 9), (0.1, -1.0, 9), (0.1, 1.0, -9)],
+)
+def test_times_that_no_pass_took_are_not_gone_on_with(
+    first: float, seen: float, passes: int
+) -> None:
+    cost = PassCost()
+    before = cost.numbers()
+    others = [0.0] * (len(PassCost.KNOTS) - 1)
+    with pytest.raises(ValueError, match="no times of passes"):
+        cost.restore([first, *others], [seen, *others], passes)
+    assert cost.numbers() == before
+
+
 def test_claims_are_believed_as_far_as_they_came_true() -> None:
     calibration = Calibration((1.0, 0.5))
     assert calibration.survival(0, 0.9) == pytest.approx(0.9)
