@@ -49,9 +49,12 @@ def open_source(source: str, stdin: BinaryIO | None, timeout_s: float, max_bytes
 
 def absolute(source: str) -> str:
     """What names the same picture from any folder: of a file its path, else `source` itself."""
-    if source == "-" or source[:5].lower() == "data:" or _URL_SCHEME.match(source):
-        return source
-    return str(_path(source).absolute())
+    return source if source == "-" or is_url(source) else str(_path(source).absolute())
+
+
+def is_url(source: str) -> bool:
+    """Whether it is a URL, of any scheme, and no path."""
+    return source[:5].lower() == "data:" or _URL_SCHEME.match(source) is not None
 
 
 def printable_name(source: str) -> str:

@@ -4,14 +4,13 @@ Knows the forms of Spec-Bench, of MMSpec and of sets that lmms-eval asks; opens 
 """
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 from engine.errors import UsageError
-from engine.image_sources import printable_name
+from engine.image_sources import is_url, printable_name
 
 MARKER = "<image>"
 """Where a row's text has this, a picture of the row belongs to that turn."""
@@ -21,8 +20,6 @@ CATEGORIES = ("topic", "category")  # MMSpec's `category` is a finer one, as in 
 QUESTIONS = ("turns", "question", "prompt")
 IMAGES = ("images", "image")
 """Keys of a row, of which the first that has a value counts."""
-
-_URL = re.compile(r"data:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def read_rows(path: Path) -> Iterator["Row"]:
@@ -110,7 +107,7 @@ class Row:
         """A URL as it stands; a path from where it counts."""
         if not isinstance(source, str) or not source:
             self._refuse(f"{key}: a path or URL is wanted, not {_shown(source)}")
-        if _URL.match(source):
+        if is_url(source):
             return source
         folder = self._path.parent
         paths = [folder / source, folder / "images" / source]

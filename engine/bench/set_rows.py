@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.errors import UsageError
+from engine.image_sources import is_url
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 """Of files of rows; of several kinds the first counts."""
@@ -101,7 +102,7 @@ def image_sources(value: Any, folder: Path | None) -> tuple[str, ...]:
         return (f"data:image;base64,{base64.b64encode(value).decode()}",)
     if not isinstance(value, str):
         raise UsageError(f"not a picture, a path or a URL: {value!r:.60}")
-    if folder is None or re.match(r"data:|[a-z]+://", value, re.IGNORECASE):
+    if folder is None or is_url(value):
         return (value,)
     places = (folder / value, folder / "images" / value)
     return (str(next((place for place in places if place.is_file()), places[0])),)
