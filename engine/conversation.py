@@ -141,15 +141,6 @@ class Conversation:
         used = self.exchanges[-1].tokens if self.exchanges else 0
         return ContextUse(used, self._session.context_length)
 
-    def count(self, question: Message) -> Encoded:
-        """What the model would read if this was asked now; nothing is computed.
-
-        Raises:
-            ContextError: it does not fit into the context.
-            RequestError: it cannot be asked.
-        """
-        return self._session.count(self._request(question))
-
     def picture_tokens(self, image: Image.Image) -> int:
         """Tokens that a picture takes by itself.
 

@@ -284,9 +284,6 @@ def test_how_full_the_context_is(zoo: Zoo) -> None:
     *_, last = tell(ours)
     assert isinstance(last, Finished)
     assert ours.usage() == ContextUse(last.prompt_tokens + len(last.token_ids), 300)
-    encoded = ours.count(HELLO)
-    assert encoded.prompt_tokens > ours.usage().used
-    assert encoded == tell(ours)[0]
     ours.clear()
     assert ours.usage().used == 0
 
@@ -296,10 +293,11 @@ def test_what_a_picture_takes(zoo: Zoo) -> None:
     ours = Conversation(session(loaded), max_tokens=TOKENS)
     shot = picture(113, 112)
     alone = ours.picture_tokens(shot)
-    assert alone == ours.count(Message("user", "What?", (shot,))).image_tokens
-    tell(ours, Message("user", "What?", (shot,)))
-    assert ours.picture_tokens(shot) == alone
-    assert ours.count(Message("user", "What?", (shot,))).image_tokens == 2 * alone
+    for pictures in (1, 2):
+        encoded = tell(ours, Message("user", "What?", (shot,)))[0]
+        assert isinstance(encoded, Encoded)
+        assert encoded.image_tokens == pictures * alone
+        assert ours.picture_tokens(shot) == alone
     ours.pixels = PixelLimits(most=4000)
     assert ours.picture_tokens(shot) < alone
 
