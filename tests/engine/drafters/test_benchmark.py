@@ -1,7 +1,8 @@
 """What drafting and learning cost a pass: `pytest tests/engine/drafters --benchmark-only`.
 
-The memories are full: a token memory over a whole vocabulary of 49,152 ids, contextual memories of
-a long request, and a text with repeated suffixes; the target's predictions are Zipf-like.
+The memories are full: a token memory over a whole vocabulary of 49,152 ids, as many longer keys of
+earlier requests as a file keeps, contextual memories of a long request, and a text with repeated
+suffixes; the target's predictions are Zipf-like.
 """
 
 from collections.abc import Callable
@@ -10,12 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
 from engine.drafters.registry import METHODS, Method
 from engine.logits import Predictions
-from engine.memory.table import TransitionTable
+from engine.memory.table import (
+    PAIR,
+    PHRASE_K,
+    PHRASES_MOST,
+    TOKEN_BITS,
+    TRIPLE,
+    PhraseTable,
+    TransitionTable,
+)
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
 
@@ -36,7 +46,20 @@ def full_token_memory(rng: np.random.Generator) -> TokenMemory:
     keys = np.arange(VOCAB, dtype=np.int32)
     next_ids = predictions.top_ids.astype(np.int32)
     uses = np.ones(VOCAB, np.uint32)
-    return TokenMemory(TransitionTable(keys, next_ids, predictions.top_probs, uses))
+    table = TransitionTable(keys, next_ids, predictions.top_probs, uses)
+    return TokenMemory(table, full_of_phrases(table))
+
+
+def full_of_phrases(rows: TransitionTable) -> PhraseTable:
+    """What follows one token, after every pair of common ones and some triples that end with it."""
+    first, second = np.divmod(np.arange(PHRASES_MOST, dtype=np.uint64), COMMON)
+    third, first = np.divmod(first, COMMON)
+    keys: NDArray[np.uint64] = np.where(third == 0, np.uint64(PAIR), np.uint64(TRIPLE))
+    keys += (third << np.uint64(2 * TOKEN_BITS)) + (first << np.uint64(TOKEN_BITS)) + second
+    last = second.astype(np.intp)
+    few = rows.with_k(PHRASE_K)
+    stamps = np.ones(PHRASES_MOST, np.uint32)
+    return PhraseTable(keys, few.next_ids[last], few.probs[last], stamps)
 
 
 @pytest.mark.parametrize("nodes", [16, 32])

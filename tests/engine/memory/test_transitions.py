@@ -151,6 +151,15 @@ def test_phrases_of_a_file_are_known_and_newer_ones_prevail() -> None:
     assert len(memory) == 4
 
 
+def test_every_phrase_of_a_file_is_found_wherever_it_stands() -> None:
+    rows = {(first, second): first + second for first in range(10) for second in range(0, 10, 2)}
+    memory = PhraseMemory(phrases(rows))
+    for first in range(9, -1, -1):
+        for second in range(10):
+            found = memory.recall(phrase_key(first, second))
+            assert (found.ids[0] if found else None) == rows.get((first, second))
+
+
 def test_only_phrases_absorbed_since_the_last_save_are_to_be_saved() -> None:
     memory = PhraseMemory(SAVED)
     memory.recall(phrase_key(1, 2))
