@@ -218,7 +218,7 @@ def _record(path: Path, exchange: Exchange) -> dict[str, object]:
 def _get(record: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
     """A field of the type that it must have."""
     value = record.get(name)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
         raise TypeError(f"{name!r} is {value!r:.40}, not {kind.__name__}")
     return value
 

@@ -188,6 +188,7 @@ def test_other_files_are_refused(file: Path, content: bytes, said: str) -> None:
         (["exchanges", 1, "token_ids"], [1, "x"]),
         (["exchanges", 1, "finish_reason"], "tired"),
         (["exchanges", 1, "prompt_tokens"], "many"),
+        (["exchanges", 1, "prompt_tokens"], True),
         (["exchanges", 1, "measures"], []),
         (["exchanges", 1, "question"], "Why?"),
         (["exchanges", 1, "question", "text"], None),
