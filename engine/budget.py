@@ -47,7 +47,7 @@ class PassCost:
         self.last_seen = [0] * len(self.KNOTS)
         """By knot, when a pass of just that size was last seen; 0 for never."""
         self._seen = [0.0] * len(self.KNOTS)
-        self._seconds = [0.0] * len(self.KNOTS)
+        self._seconds = [1 + self.PRIOR_SLOPE * (n - 1) for n in self.KNOTS]
         self._redraw()
 
     def numbers(self) -> dict[str, Any]:
@@ -78,20 +78,34 @@ class PassCost:
         if tokens > self.KNOTS[-1]:
             return
         if not any(self._seen):
-            self._seconds[0] = seconds / self.ratios[tokens]
-        error = seconds / (self._seconds[0] * self.ratios[tokens])
-        error = min(max(error, 1 / OUTLIER), OUTLIER)
+            unit = seconds / self._expected[tokens]
+            self._seconds = [unit * each for each in self._seconds]
+            self._redraw()
+        error = min(seconds / self._expected[tokens], OUTLIER)
         news = False
         for knot, share in self._beside(tokens):
             if not self._seen[knot]:
                 news = True
-                self._seconds[knot] = self._seconds[0] * self.ratios[self.KNOTS[knot]]
+                self._seconds[knot] = self._expected[self.KNOTS[knot]]
             self._seen[knot] += share
             self._seconds[knot] *= error ** (share * self._rate(self._seen[knot], error))
+            self._keep_rising(knot)
         if not news:
             drift = error**self.DRIFT_RATE
             self._seconds = [drift * each for each in self._seconds]
         self._redraw()
+
+    def _keep_rising(self, knot: int) -> None:
+        """Where a larger pass was faster, the few passes at this knot, or older ones there, err.
+
+        A pass is slow by mischance, never fast.
+        """
+        for larger in range(knot + 1, len(self.KNOTS)):
+            if self._seen[larger] and self._seconds[larger] < self._seconds[knot]:
+                if self._seen[knot] < self.FEW:
+                    self._seconds[knot] = self._seconds[larger]
+                else:
+                    self._seconds[larger] = self._seconds[knot]
 
     def _rate(self, seen: float, error: float) -> float:
         """How far to go along with a pass: of the first ones at a knot the fastest is believed."""
@@ -110,17 +124,23 @@ class PassCost:
         return [(right - 1, 1 - share), (right, share)]
 
     def _redraw(self) -> None:
-        seen = [i for i, times in enumerate(self._seen) if times or i == 0]
-        unit = self._seconds[0] or 1.0
+        """Make the curve anew."""
+        seen = [i for i, times in enumerate(self._seen) if times] or [0]
         sizes = [self.KNOTS[i] for i in seen]
-        heights = [self._seconds[i] / unit if i else 1.0 for i in seen]
+        seconds = [self._seconds[i] for i in seen]
+        if seen[0]:
+            sizes.insert(0, 1)
+            seconds.insert(0, seconds[0] / (1 + self.PRIOR_SLOPE * (sizes[1] - 1)))
         last, end = sizes[-1], self.KNOTS[-1]
-        slope = (heights[-1] - 1) / (last - 1) if last > 1 else self.PRIOR_SLOPE
         if last < end:
+            rise = (seconds[-1] - seconds[0]) / (last - 1) if last > 1 else 0.0
+            least = (self.LEAST_SLOPE if last > 1 else self.PRIOR_SLOPE) * seconds[0]
             sizes.append(end)
-            heights.append(heights[-1] + max(slope, self.LEAST_SLOPE) * (end - last))
-        curve = np.interp(np.arange(end + 1), sizes, heights)
-        self.ratios = np.maximum.accumulate(curve).tolist()
+            seconds.append(seconds[-1] + max(rise, least) * (end - last))
+        curve = np.interp(np.arange(end + 1), sizes, seconds)
+        self._expected: list[float] = curve.tolist()
+        rising = np.minimum.accumulate(curve[::-1])[::-1]
+        self.ratios = (rising / rising[1]).tolist()
 
 
 class Budget:
@@ -145,7 +165,10 @@ class Budget:
     FIRST = (1, 8, 1, 8)
     """Sizes that are tried out at first."""
     LATER = PassCost.KNOTS[:5]
-    """Sizes that are tried out later on."""
+    """Sizes that are tried out later on, unless a pass is so dear:"""
+    DEAR = 4.0
+    FADING = 0.75
+    """How likely further nodes are beside the next, where a size is only looked forward to."""
     AGAIN = 64
     """Passes from one trial to the next; the first come after 8, 16 and 32."""
 
@@ -171,8 +194,8 @@ class Budget:
         if passes < len(self.FIRST):
             return self.FIRST[passes]
         if passes % self.AGAIN == 0 or passes in (8, 16, 32):
-            last_seen = self.cost.last_seen[: len(self.LATER)]
-            return self.LATER[last_seen.index(min(last_seen))]
+            ages = zip(self.cost.last_seen, self.LATER, strict=False)
+            return min(age for age in ages if self.cost.ratios[age[1]] < self.DEAR)[1]
         return 0
 
     def floor(self) -> float:
@@ -202,10 +225,11 @@ class Budget:
         return True
 
     def _later(self, gain: float) -> bool:
-        """Whether a larger tree would pay if all its further nodes were as likely."""
-        tokens, expected = self._tokens, self._expected - gain * self._tokens
+        """Whether a larger tree would pay if its further nodes were nearly as likely."""
+        each = self.FADING * gain
+        tokens, expected = self._tokens, self._expected - each * self._tokens
         return any(
-            expected + gain * larger > self._best * self.cost.ratios[larger]
+            expected + each * larger > self._best * self.cost.ratios[larger]
             for larger in PassCost.KNOTS
             if larger > tokens
         )

@@ -65,11 +65,13 @@ def test_what_is_not_seen_follows_from_what_is() -> None:
     assert cost.ratios[64] < 1.2, "as flat as the part that is known"
 
 
-def test_a_larger_pass_is_never_taken_to_be_cheaper() -> None:
+def test_a_larger_pass_that_was_faster_shows_that_smaller_ones_are_no_slower() -> None:
     cost = PassCost()
-    for tokens in (1, 1, 1, 4, 16):
-        cost.observe(tokens, 0.05 / tokens)
+    for tokens, seconds in ((1, 0.09), (1, 0.03), (1, 0.09), (16, 0.045), (4, 0.09)):
+        cost.observe(tokens, seconds)
     assert cost.ratios[1:] == sorted(cost.ratios[1:])
+    cost.observe(1, 0.03)
+    assert cost.ratios[16] == pytest.approx(1.5, rel=0.05)
 
 
 def test_a_machine_that_changes_is_followed() -> None:
@@ -161,6 +163,19 @@ def _drive(budget: Budget, curve: Curve, chances: Sequence[float], passes: int) 
             if not budget.wants(promised):
                 break
         budget.observe(budget.size, 1 + budget.size // 2, 0.03 * curve(budget.size))
+
+
+def test_what_slowed_the_first_passes_does_not_decide_for_long() -> None:
+    budget, curve, sizes = Budget(), line(0.1), []
+    for number in range(40):
+        budget.start()
+        for promised in HOPELESS:
+            if not budget.wants(promised):
+                break
+        slowed = 3 if number < 4 else 1
+        budget.observe(budget.size, 1, 0.03 * slowed * curve(budget.size))
+        sizes.append(budget.size)
+    assert np.median(sizes[12:]) == 1
 
 
 def test_nothing_below_the_floor_is_wanted() -> None:
