@@ -58,7 +58,7 @@ class PassCost:
         """Go on with what `numbers` gave; ValueError for what it never gives."""
         if not len(seconds) == len(seen) == len(self.KNOTS):
             raise ValueError("of other knots")
-        if min(passes, *seconds, *seen) < 0 or any(seen) != (seconds[0] > 0):
+        if min(seconds) <= 0 or min(passes, *seen) < 0:
             raise ValueError("no times of passes")
         self._seconds, self._seen = list(map(float, seconds)), list(map(float, seen))
         self.passes = int(passes)
