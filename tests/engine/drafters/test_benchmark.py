@@ -1,4 +1,4 @@
-"""What drafting and learning cost a pass: `pytest tests/engine/drafters --benchmark-only`.
+"""What drafting and learning cost a pass: `pytest -n 0 tests/engine/drafters --benchmark-only`.
 
 The memories are full: a token memory over a whole vocabulary of 49,152 ids, as many longer keys of
 earlier requests as a file keeps, contextual memories of a long request, and a text with repeated
