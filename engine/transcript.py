@@ -18,6 +18,7 @@ from engine.events import FinishReason
 from engine.files import replace_file
 from engine.images import ImageOptions, Picture, PictureSource, open_picture
 from engine.prompts import Message
+from engine.stats import DecodeStats
 
 FORMAT = "recap conversation"
 VERSION = 1
@@ -150,7 +151,7 @@ class _Reader:
             finish_reason=reason,
             prompt_tokens=_get(record, "prompt_tokens", int),
             kept_tokens=_get(record, "kept_tokens", int),
-            measures=_get(record, "measures", dict),
+            measures=_measures(_get(record, "measures", dict)),
         )
 
     def _question(self, turn: int, record: Mapping[str, Any]) -> Message:
@@ -176,6 +177,22 @@ class _Reader:
                 "put back what it was"
             )
         return picture
+
+
+def _measures(record: dict[str, Any]) -> dict[str, Any]:
+    """Those that an exchange has, each like what is written today; ValueError for others."""
+    usual: dict[str, Any] = DecodeStats().measures()
+    for name, value in record.items():
+        like = usual.get(name)
+        kinds = (int, float) if isinstance(like, int | float) else type(like)
+        if like is not None and not isinstance(value, kinds):
+            raise ValueError(f"measure {name!r} is {value!r}")
+    sources = record.get("sources", {}).values()
+    if not all(
+        isinstance(each, dict) and isinstance(each.get("accepted"), int) for each in sources
+    ):
+        raise ValueError("measure 'sources' lacks what was accepted")
+    return record
 
 
 def _written(transcript: Transcript, exchanges: Sequence[Mapping[str, object]]) -> bytes:

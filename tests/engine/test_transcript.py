@@ -36,7 +36,7 @@ def asked(text: str, *files: Path, template: bool = False) -> Message:
 
 
 def exchange(question: Message, answer: str = "A circle.", **changes: Any) -> Exchange:
-    measures = {"mean_acceptance_length": 1.5, "sources": {"suffix": {"drafted": 3}}}
+    measures = {"mean_acceptance_length": 1.5, "sources": {"suffix": {"drafted": 3, "accepted": 1}}}
     whole = Exchange(question, answer, (5, 6, 7), "stop", 20, 11, measures)
     return replace(whole, **changes)
 
@@ -190,6 +190,9 @@ def test_other_files_are_refused(file: Path, content: bytes, said: str) -> None:
         (["exchanges", 1, "prompt_tokens"], "many"),
         (["exchanges", 1, "prompt_tokens"], True),
         (["exchanges", 1, "measures"], []),
+        (["exchanges", 1, "measures"], {"sources": 3}),
+        (["exchanges", 1, "measures"], {"sources": {"token": 3}}),
+        (["exchanges", 1, "measures"], {"ttft_s": "soon"}),
         (["exchanges", 1, "question"], "Why?"),
         (["exchanges", 1, "question", "text"], None),
         (["exchanges", 0, "question", "pictures"], [{"source": "a.png"}]),
