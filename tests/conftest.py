@@ -1,6 +1,7 @@
 """For every test: no network, none of the user's files, one thread; tiny models made once a run."""
 
 import os
+import signal
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
@@ -22,6 +23,12 @@ USER_VARIABLES = ("RECAP_MODEL", "NO_COLOR", "FORCE_COLOR")
 def _one_thread() -> None:
     """Tiny models are slower on two, and results must not depend on the machine's cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Workers of pytest-xdist ignore Ctrl-C, and what tests start would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
