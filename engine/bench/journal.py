@@ -18,6 +18,7 @@ import orjson
 
 from engine.bench.document import Header, Record, read_document
 from engine.errors import RecapError, UsageError
+from engine.files import replace_file
 
 SAVE_EVERY_S = 60.0
 """How often memories are saved: the work that a process loses if it is killed."""
@@ -93,7 +94,7 @@ class Journal:
     def save(self, memories: Memories) -> None:
         """Keep what contenders have learned up to the last record."""
         with _explained(self._memories):
-            _replace(self._memories, pickle.dumps((self._written, memories)))
+            replace_file(self._memories, pickle.dumps((self._written, memories)))
         self._saved_at = monotonic()
 
     def delete(self) -> None:
@@ -107,7 +108,7 @@ class Journal:
             orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in (header, *records)
         )
         try:
-            _replace(self.path, lines)
+            replace_file(self.path, lines)
         except OSError as error:
             raise UsageError(f"cannot write {self.path}: {error.strerror or error}") from error
         self._written = len(records)
@@ -164,13 +165,6 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "failed"}
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put this in a file's place, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
 
 
 @contextmanager
