@@ -20,7 +20,7 @@ from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
-from engine.events import Committed, Encoded, Event, Finished, FinishReason, Notice
+from engine.events import Committed, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict
 from engine.machine import machine_name
@@ -245,15 +245,6 @@ class Session:
             image_tokens=counts.image_tokens,
             stats=stats,
         )
-
-    def count(self, request: Request) -> Encoded:
-        """What a request would cost; nothing is computed.
-
-        Raises:
-            RequestError: it cannot be answered.
-        """
-        prompt = self._loaded.encoder.encode(request.messages, request.pixels)
-        return count(prompt, request.max_tokens, self.context_length)
 
     def picture_tokens(self, image: Image.Image, pixels: PixelLimits) -> int:
         """Tokens that stand for a picture in a request of its own.
