@@ -28,6 +28,7 @@ from engine.demo import MODEL_DIR
 from engine.errors import ModelError, RecapError, UsageError
 from engine.families import Family, family_of
 from engine.packages import ACCELERATE, is_quantised, require
+from engine.packing import fast_bfloat16, pack, packable
 from engine.processors import load_processor
 from engine.prompts import PromptEncoder
 
@@ -122,12 +123,15 @@ def load_model(
     device: Device = "auto",
     dtype: Dtype = "auto",
     device_map: DeviceMap | None = None,
+    *,
+    spare: bool = False,
 ) -> LoadedModel:
     """Load a model, named as `load_reader` takes it.
 
     `auto` picks CUDA, then Apple's MPS, then the CPU; and of dtypes the checkpoint's own, except
     that a CPU without bfloat16 instructions, and the demo model, which is too small to gain from
     them, compute in float32. With a device map accelerate spreads the layers over all devices.
+    A bfloat16 model on a CPU is packed (`engine.packing`), with `spare` if asked.
 
     Raises:
         UsageError: the device is not there, or is named although a device map chooses.
@@ -141,7 +145,7 @@ def load_model(
         require("--device-map", [ACCELERATE])
     reader = load_reader(name)
     with explained(reader.name, reader.hub):
-        model = _weights(reader, place, dtype, device_map)
+        model = _weights(reader, place, dtype, device_map, spare=spare)
     return LoadedModel(
         name=reader.name,
         model=model,
@@ -152,7 +156,9 @@ def load_model(
     )
 
 
-def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str | None) -> Any:
+def _weights(
+    reader: Reader, place: torch.device, dtype: Dtype, device_map: str | None, *, spare: bool
+) -> Any:
     """The model on its device, in eval mode."""
     vision, config = reader.family.vision, reader.config
     quantised = is_quantised(reader.name, config)
@@ -172,7 +178,12 @@ def _weights(reader: Reader, place: torch.device, dtype: Dtype, device_map: str 
     auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
     model, loaded = auto.from_pretrained(reader.source, **options)
     _check_complete(reader.name, loaded)
-    return model.eval() if device_map or quantised else model.to(place).eval()
+    if device_map or quantised:
+        return model.eval()
+    model = model.to(place).eval()
+    if packable(model):
+        pack(model, spare=spare)
+    return model
 
 
 def _check_complete(name: str, loaded: dict[str, Any]) -> None:
@@ -263,13 +274,7 @@ def dtype_named(dtype: Dtype, config: Any, device: torch.device) -> torch.dtype:
     own = stored if isinstance(stored, torch.dtype) else getattr(torch, stored or "float32")
     if device.type != "cpu" or own == torch.float32:
         return own
-    return torch.bfloat16 if _fast_bfloat16() else torch.float32
-
-
-def _fast_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 matrices in hardware (AVX512-BF16 or AMX)."""
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, check, bool)() for check in checks)
+    return torch.bfloat16 if fast_bfloat16() else torch.float32
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -59,14 +59,20 @@ def open_session(
 def load_model(
     *, model: str, device: Device, device_map: DeviceMap | None, dtype: DType, progress: bool
 ) -> "LoadedModel":
-    """A model without a session; see `engine.loading.load_model`.
+    """A model without a session, for transformers too; see `engine.loading.load_model`.
 
     `progress` lets a download show how far it is, on stderr.
     """
     from engine.loading import load_model  # noqa: PLC0415
 
     _show_downloads(progress)
-    return load_model(model, device.value, dtype.value, device_map.value if device_map else None)
+    return load_model(
+        model,
+        device.value,
+        dtype.value,
+        device_map.value if device_map else None,
+        spare=True,
+    )
 
 
 def cost_subject(

@@ -19,6 +19,7 @@ from engine.bench.contenders import GENERATE_LOOKUP, Contender
 from engine.counting import count
 from engine.decode import Limits
 from engine.loading import LoadedModel
+from engine.packing import unpacked
 from engine.session import Request
 from engine.stats import DecodeStats
 
@@ -50,7 +51,7 @@ def generate(loaded: LoadedModel, contender: Contender, request: Request) -> Ans
     ids = prompt.input_ids.to(device)
     lookup = contender.options.nodes if contender.method == GENERATE_LOOKUP else None
     arrivals = Arrivals()
-    with usual_attention(loaded):
+    with untouched(loaded):
         model.generate(
             input_ids=ids,
             attention_mask=ids.new_ones(ids.shape),
@@ -113,8 +114,8 @@ class Arrivals:
 
 
 @contextmanager
-def usual_attention(loaded: LoadedModel) -> Iterator[None]:
-    """The language model with the attention that transformers chooses by itself."""
+def untouched(loaded: LoadedModel) -> Iterator[None]:
+    """The model with the attention that transformers chooses by itself, and not packed."""
     model, vision = loaded.model, loaded.family.vision
 
     def switch(name: str) -> None:
@@ -125,7 +126,8 @@ def usual_attention(loaded: LoadedModel) -> Iterator[None]:
     except ValueError:  # this family has none
         switch("eager")
     try:
-        yield
+        with unpacked(model):
+            yield
     finally:
         switch(TREE_ATTENTION)
 

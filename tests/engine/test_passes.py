@@ -17,9 +17,9 @@ def test_trees_are_padded_to_the_next_size() -> None:
     assert [FEW.keys(n) for n in (1, 64, 65)] == [64, 64, 128]
 
 
-def test_without_sizes_nothing_is_padded() -> None:
+def test_without_sizes_only_keys_are_padded() -> None:
     assert [EXACT.padded(n) for n in (1, 7, 100)] == [1, 7, 100]
-    assert EXACT.keys(77) == 77
+    assert [EXACT.keys(n) for n in (77, 80)] == [80, 80]
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -8,7 +8,7 @@ import torch
 
 from engine.attention import NAME as TREE_ATTENTION
 from engine.bench.contenders import Contender, contenders
-from engine.bench.foreign import SEEN, Arrivals, generate, usual_attention
+from engine.bench.foreign import SEEN, Arrivals, generate, untouched
 from engine.errors import ContextError
 from engine.loading import LoadedModel
 from engine.session import Request
@@ -51,14 +51,14 @@ def test_the_tokens_are_those_of_transformers_alone(zoo: Zoo, family: str, name:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_runs_with_its_usual_attention_and_ours_comes_back(zoo: Zoo, family: str) -> None:
     loaded = zoo.loaded(family, torch.float32, None)
-    with usual_attention(loaded):
+    with untouched(loaded):
         assert attentions(loaded) == {"sdpa"}
     assert attentions(loaded) == {TREE_ATTENTION}
 
 
 def test_our_attention_comes_back_after_a_failure(zoo: Zoo) -> None:
     loaded = zoo.loaded("llama", torch.float32, None)
-    with pytest.raises(ZeroDivisionError), usual_attention(loaded):
+    with pytest.raises(ZeroDivisionError), untouched(loaded):
         raise ZeroDivisionError
     assert attentions(loaded) == {TREE_ATTENTION}
 
@@ -73,7 +73,7 @@ def test_a_family_without_sdpa_gets_eager(zoo: Zoo, monkeypatch: pytest.MonkeyPa
         switch(name)
 
     monkeypatch.setattr(loaded.model, "set_attn_implementation", picky)
-    with usual_attention(loaded):
+    with untouched(loaded):
         assert attentions(loaded) == {"eager"}
 
 

@@ -1,0 +1,82 @@
+"""Packed layers compute what they did, and the same for a row whatever stands beside it."""
+
+import pytest
+import torch
+from torch import nn
+
+from engine.families import FAMILIES
+from engine.loading import load_model
+from engine.packing import SAME_ROWS, PackedLinear, fast_bfloat16, pack, unpacked
+from engine.target import Target
+from tests.engine.test_target import tree_of
+from tests.zoo import Zoo, conversations
+
+pytestmark = pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+
+
+def layer(out: int = 576, bias: bool = False) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(96, out, bias=bias).bfloat16().requires_grad_(False)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_product_is_the_layers(bias: bool) -> None:
+    rows = torch.randn(1, 5, 96).bfloat16()
+    found = PackedLinear(layer(bias=bias), spare=False)(rows)
+    assert found.shape == (1, 5, 576)
+    torch.testing.assert_close(found, layer(bias=bias)(rows), rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize("out", [192, 576, 1536])
+def test_a_row_is_the_same_bits_among_any_others(out: int) -> None:
+    packed = PackedLinear(layer(out), spare=False)
+    rows = torch.randn(SAME_ROWS, 96).bfloat16()
+    alone = torch.cat([packed(row[None]) for row in rows])
+    for n in range(2, SAME_ROWS + 1):
+        assert torch.equal(packed(rows[:n].clone()), alone[:n])
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_model_in_bfloat16_on_a_cpu_is_packed(zoo: Zoo, family: str) -> None:
+    model = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16").model
+    decoder = [type(module) for module in model.get_decoder().modules()]
+    assert PackedLinear in decoder
+    assert nn.Linear not in decoder
+    assert isinstance(model.get_output_embeddings(), PackedLinear)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_packed_model_gives_the_logits_of_the_model(zoo: Zoo, family: str) -> None:
+    folder = str(zoo.folder_of(family, None))
+    loaded = load_model(folder, "cpu", "bfloat16", spare=True)
+    prompt = loaded.encoder.encode(conversations(loaded.family.vision)[0])
+    packed = Target(loaded.model, loaded.family)
+    first, tree = packed.prefill(prompt, room=16), tree_of(6, 90)
+    with unpacked(loaded.model):
+        target = Target(loaded.model, loaded.family)
+        scale = float(first.abs().max())
+        torch.testing.assert_close(first, target.prefill(prompt, room=16), rtol=0, atol=0.1 * scale)
+        expected = target.verify(tree)
+    torch.testing.assert_close(packed.verify(tree), expected, rtol=0, atol=0.1 * scale)
+
+
+def test_float32_is_left_as_it_is(zoo: Zoo) -> None:
+    model = load_model(str(zoo.folder_of("llama", None)), "cpu", "float32").model
+    assert not any(isinstance(module, PackedLinear) for module in model.modules())
+
+
+def test_a_spare_comes_back_for_a_while(zoo: Zoo) -> None:
+    model = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16", spare=True).model
+    packed = {name for name, it in model.named_modules() if isinstance(it, PackedLinear)}
+    with unpacked(model):
+        assert {type(model.get_submodule(name)) for name in packed} == {nn.Linear}
+    assert {type(model.get_submodule(name)) for name in packed} == {PackedLinear}
+
+
+def test_without_a_spare_the_weights_are_held_once(zoo: Zoo) -> None:
+    model = load_model(str(zoo.folder_of("llama", None)), "cpu", "float32").model
+    model = model.bfloat16()
+    before = sum(weight.numel() for weight in model.parameters())
+    pack(model)
+    kept = sum(weight.numel() for weight in model.parameters())
+    assert kept <= before / 2
