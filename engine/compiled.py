@@ -21,6 +21,7 @@ from torch._dynamo.exc import TorchDynamoException
 from engine.errors import ModelError, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
+from engine.packing import SharedProducts
 from engine.passes import EXACT, Forward, PassShapes
 
 CAPTURED = PassShapes(nodes=(1, 8, 16, 32, 64), extent=512)
@@ -66,7 +67,9 @@ class CompiledForward:
     """A forward in two forms that inductor made: for one node, and for any other number."""
 
     def __init__(self, forward: Forward) -> None:
-        self._forward: Forward = torch.compile(forward, fullgraph=True)
+        self._forward: Forward = torch.compile(
+            forward, fullgraph=True, options={"post_grad_custom_pre_pass": SharedProducts()}
+        )
 
     def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
         """As `engine.passes.LanguagePart`.

@@ -7,7 +7,7 @@ token and in one over up to `SAME_ROWS`: without that, answers in bfloat16 depen
 """
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -15,10 +15,13 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._inductor.custom_graph_pass import CustomGraphPass
 
 SAME_ROWS = 32
 """Rows up to which a row's product does not depend on how many others there are (measured with
 oneDNN 3.7 and 3.11); the layout is made for half as many, the usual size of a pass."""
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers that get the same input, as transformers' models have them."""
 
 
 def packable(model: Any) -> bool:
@@ -42,14 +45,21 @@ def fast_bfloat16() -> bool:
 def pack(model: Any, *, spare: bool = False) -> None:
     """Replace the linear layers of a model's language part and output head.
 
-    Embeddings that are tied to the head stay as they are; the head's weights then take their
-    memory twice. With `spare` all layers do: `unpacked` needs that.
+    Layers that read the same, as `TOGETHER` names them, become one product. Embeddings that are
+    tied to the head stay as they are; the head's weights then take their memory twice. With
+    `spare` all layers do: `unpacked` needs that.
     """
     names = {id(module): name for name, module in model.named_modules()}
     decoder, head = model.get_decoder(), model.get_output_embeddings()
-    linear = [module for module in (*decoder.modules(), head) if type(module) is nn.Linear]
-    for layer in linear:
-        model.set_submodule(names[id(layer)], PackedLinear(layer, spare=spare))
+    for block in decoder.modules():
+        children = {name: it for name, it in block.named_children() if type(it) is nn.Linear}
+        groups = [[children[name] for name in group if name in children] for group in TOGETHER]
+        grouped = {id(layer) for group in groups for layer in group}
+        groups += [[layer] for layer in children.values() if id(layer) not in grouped]
+        for group in groups:
+            _replace(model, names, group, spare=spare)
+    if type(head) is nn.Linear:
+        _replace(model, names, [head], spare=spare)
 
 
 @contextmanager
@@ -65,19 +75,49 @@ def unpacked(model: Any) -> Iterator[None]:
             model.set_submodule(name, layer)
 
 
-class PackedLinear(nn.Module):
-    """A linear layer, `[..., in_features]` to `[..., out_features]`, both bfloat16."""
+class PackedWeights:
+    """The weights of some linear layers on the same input, in one matrix."""
 
-    def __init__(self, layer: nn.Linear, *, spare: bool) -> None:
-        """`spare`: keep the layer too, as `original`."""
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        """`layers`: bfloat16, all with a bias or all without."""
+        self.sizes = [layer.out_features for layer in layers]
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self._bias = torch.cat(biases) if biases else None
+        weights = torch.cat([layer.weight.detach() for layer in layers])
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weights, SAME_ROWS // 2)
+        self._rows: Tensor | None = None
+        self._parts: dict[int, Tensor] = {}
+        self.key = next(_KEYS)
+        _WEIGHTS[self.key] = self
+
+    def product(self, rows: Tensor) -> Tensor:
+        """[..., all features] of [..., in features]."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            rows, self._packed, self._bias, "none", [], ""
+        )
+        return product
+
+    def part(self, i: int, rows: Tensor) -> Tensor:
+        """What layer i makes of these rows; computed when the first of the layers asks."""
+        if len(self.sizes) == 1:
+            return self.product(rows)
+        if rows is not self._rows or i not in self._parts:
+            self._rows = rows
+            self._parts = dict(enumerate(self.product(rows).split_with_sizes(self.sizes, -1)))
+        part = self._parts.pop(i)
+        if not self._parts:
+            self._rows = None
+        return part
+
+
+class PackedLinear(nn.Module):
+    """A linear layer, [..., in features] to [..., out features], both bfloat16."""
+
+    def __init__(self, layer: nn.Linear, weights: PackedWeights, i: int, *, spare: bool) -> None:
+        """`i`: the layer's place among those of `weights`; `spare`: keep it, as `original`."""
         super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.bias = layer.bias
+        self._weights, self._i = weights, i
         self._spare = (layer,) if spare else None  # in a tuple it is no submodule
-        rows = SAME_ROWS // 2
-        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
-        self._key = next(_KEYS)
-        _LAYERS[self._key] = self
 
     @property
     def original(self) -> nn.Linear:
@@ -87,29 +127,49 @@ class PackedLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """The product, plus bias."""
-        if torch.compiler.is_compiling():
-            product: Tensor = torch.ops.recap.packed_linear(rows, self._key, self.out_features)
-            return product
-        return self.product(rows)
+        weights = self._weights
+        if not torch.compiler.is_compiling():
+            return weights.part(self._i, rows)
+        # `SharedProducts` leaves one of these calls to the layers of a group.
+        product: Tensor = torch.ops.recap.packed_linear(rows, weights.key, sum(weights.sizes))
+        return product.split_with_sizes(weights.sizes, -1)[self._i]
 
-    def product(self, rows: Tensor) -> Tensor:
-        """`forward`, for what is not traced."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            rows, self.packed, self.bias, "none", [], ""
-        )
-        return product
 
-    def extra_repr(self) -> str:
-        """For the model's printed form."""
-        return f"in_features={self.in_features}, out_features={self.out_features}"
+def _replace(
+    model: Any, names: Mapping[int, str], layers: Sequence[nn.Linear], *, spare: bool
+) -> None:
+    """Put packed layers into the places of these."""
+    if layers:
+        weights = PackedWeights(layers)
+        for i, layer in enumerate(layers):
+            model.set_submodule(names[id(layer)], PackedLinear(layer, weights, i, spare=spare))
+
+
+class SharedProducts(CustomGraphPass):
+    """Makes one call of equal calls for a product; a step of inductor."""
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Of equal calls all but the first go."""
+        first: dict[tuple[Any, ...], torch.fx.Node] = {}
+        for node in graph.find_nodes(
+            op="call_function", target=torch.ops.recap.packed_linear.default
+        ):
+            same = first.setdefault(node.args, node)
+            if same is not node:
+                node.replace_all_uses_with(same)
+                graph.erase_node(node)
+
+    def uuid(self) -> str:
+        """Part of the name under which inductor keeps what it made."""
+        return f"{__name__}.SharedProducts 1"
 
 
 _KEYS = count()
-_LAYERS: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
+_WEIGHTS: "WeakValueDictionary[int, PackedWeights]" = WeakValueDictionary()
 
 
 def _packed_linear(rows: Tensor, key: int, _: int) -> Tensor:
-    return _LAYERS[key].product(rows)
+    return _WEIGHTS[key].product(rows)
 
 
 # An operator of its own: a compiler cannot see a packed weight as a tensor.

@@ -1,12 +1,14 @@
 """Packed layers compute what they did, and the same for a row whatever stands beside it."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 from engine.families import FAMILIES
 from engine.loading import load_model
-from engine.packing import SAME_ROWS, PackedLinear, fast_bfloat16, pack, unpacked
+from engine.packing import SAME_ROWS, PackedLinear, PackedWeights, fast_bfloat16, pack, unpacked
 from engine.target import Target
 from tests.engine.test_target import tree_of
 from tests.zoo import Zoo, conversations
@@ -19,21 +21,36 @@ def layer(out: int = 576, bias: bool = False) -> nn.Linear:
     return nn.Linear(96, out, bias=bias).bfloat16().requires_grad_(False)
 
 
+def packed(*layers: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    return PackedWeights(layers).product
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_product_is_the_layers(bias: bool) -> None:
     rows = torch.randn(1, 5, 96).bfloat16()
-    found = PackedLinear(layer(bias=bias), spare=False)(rows)
+    found = packed(layer(bias=bias))(rows)
     assert found.shape == (1, 5, 576)
     torch.testing.assert_close(found, layer(bias=bias)(rows), rtol=2**-7, atol=2**-7)
 
 
 @pytest.mark.parametrize("out", [192, 576, 1536])
 def test_a_row_is_the_same_bits_among_any_others(out: int) -> None:
-    packed = PackedLinear(layer(out), spare=False)
+    product = packed(layer(out))
     rows = torch.randn(SAME_ROWS, 96).bfloat16()
-    alone = torch.cat([packed(row[None]) for row in rows])
+    alone = torch.cat([product(row[None]) for row in rows])
     for n in range(2, SAME_ROWS + 1):
-        assert torch.equal(packed(rows[:n].clone()), alone[:n])
+        assert torch.equal(product(rows[:n].clone()), alone[:n])
+
+
+def test_layers_on_one_input_share_a_product() -> None:
+    weights = PackedWeights([layer(192), layer(576)])
+    rows, others = torch.randn(2, 1, 3, 96).bfloat16()
+    product = weights.product(rows).split_with_sizes([192, 576], -1)
+    for _ in range(2):
+        assert torch.equal(weights.part(0, rows), product[0])
+        assert torch.equal(weights.part(1, rows), product[1])
+    weights.part(0, others)
+    assert torch.equal(weights.part(1, rows), product[1])
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
