@@ -1,9 +1,8 @@
 """Forwards of the language part, compiled; on CUDA captured as graphs too.
 
-On a CPU two forms are compiled, a plain step's and a tree's, each for any length of the context and
-any number of nodes: what a pass reads of the cache is not part of the compiled shapes. What
-inductor makes is kept on disk. A captured graph has fixed shapes and addresses; `CAPTURED` are the
-shapes of passes then.
+On a CPU one form is compiled, for any length of the context and any number of nodes: what a pass
+reads of the cache is not part of the compiled shapes. What inductor makes is kept on disk. A
+captured graph has fixed shapes and addresses; `CAPTURED` are the shapes of passes then.
 """
 
 import importlib.util
@@ -27,6 +26,10 @@ from engine.passes import EXACT, Forward, PassShapes
 CAPTURED = PassShapes(nodes=(1, 8, 16, 32, 64), extent=512)
 """Shapes of passes that are captured: each costs a capture and the memory of its activations."""
 
+ONE_FORM = PassShapes(extent=EXACT.extent, least=2)
+"""Of compiled passes: one node would be a form of its own, minutes more to compile for at most a few
+percent of a plain step, and with other roundings than trees have."""
+
 WARM_UPS = 2
 """Passes before a capture, in which libraries and allocator settle."""
 
@@ -37,7 +40,7 @@ class UncompilableModel(ModelError):
 
 def pass_shapes(device: torch.device) -> PassShapes:
     """The shapes that compiled passes take on this device."""
-    return CAPTURED if device.type == "cuda" else EXACT
+    return CAPTURED if device.type == "cuda" else ONE_FORM
 
 
 def require_compiler(device: torch.device) -> None:
@@ -64,7 +67,7 @@ def compiled(forward: Forward, device: torch.device) -> Forward:
 
 
 class CompiledForward:
-    """A forward in two forms that inductor made: for one node, and for any other number."""
+    """A forward that inductor made, in one form for any number of nodes from two on."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward: Forward = torch.compile(

@@ -26,15 +26,17 @@ class PassShapes:
         nodes: sizes to which trees are padded, ascending; a larger tree is padded to a multiple of
             the last. None at all: trees stay as they are.
         extent: the number of keys is padded to a multiple of this.
+        least: a smaller tree is padded to this many nodes.
     """
 
     nodes: tuple[int, ...] = ()
     extent: int = 1
+    least: int = 1
 
     def padded(self, n: int) -> int:
         """Nodes that a pass over a tree of n nodes computes."""
         if not self.nodes:
-            return n
+            return max(n, self.least)
         most = self.nodes[-1]
         return next((size for size in self.nodes if size >= n), -(-n // most) * most)
 

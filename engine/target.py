@@ -95,7 +95,6 @@ class Target:
         forward = compiled(self._text, self.device)
         passes = VerifyPasses(self.model, self._mrope, forward, pass_shapes(self.device))
         tree = DraftTree([0])
-        passes.run(tree, cache, 0)
         for _ in range(WARM_UP_NODES - 1):
             tree.add(0, len(tree) - 1, 0, 1.0)
         passes.run(tree, cache, 0)
