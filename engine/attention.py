@@ -18,6 +18,10 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 NAME = "recap_tree"
 """The name under which models are loaded with this attention."""
 
+SAME_ROWS = 63
+"""Rows of a product in half precision that a CPU computes alike, however many there are: from 64 on
+PyTorch (2.13) may take another way."""
+
 
 def tree_attention(
     module: Any,
@@ -66,7 +70,14 @@ def _attend(
     folded = query.reshape(1, kv_heads, group * n, dim)
     if group > 1 and n > 1:
         mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
-    output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
+    at_once = SAME_ROWS if query.device.type == "cpu" else group * n
+    parts = [
+        F.scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scale)
+        for rows, seen in zip(
+            torch.split(folded, at_once, 2), torch.split(mask, at_once, 2), strict=True
+        )
+    ]
+    output = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
     return output.view(1, heads, n, -1).transpose(1, 2).contiguous()
 
 

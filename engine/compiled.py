@@ -27,8 +27,8 @@ CAPTURED = PassShapes(nodes=(1, 8, 16, 32, 64), extent=512)
 """Shapes of passes that are captured: each costs a capture and the memory of its activations."""
 
 ONE_FORM = PassShapes(extent=EXACT.extent, least=2)
-"""Of compiled passes: one node would be a form of its own, minutes more to compile for at most a few
-percent of a plain step, and with other roundings than trees have."""
+"""Of compiled passes: one node would be a form of its own, as long to compile again for at most a
+few percent of a plain step, and with other roundings than trees have."""
 
 WARM_UPS = 2
 """Passes before a capture, in which libraries and allocator settle."""

@@ -97,7 +97,7 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         """Make these tokens of the last forward permanent, in this order; forget the others.
 
         Args:
-            slots: ascending indices into the last forward's tokens.
+            slots: where the last forward put them, counted from the committed ones on.
         """
         start, count = self.length, len(slots)
         moved = next((i for i, slot in enumerate(slots) if slot != i), count)

@@ -4,6 +4,7 @@ Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is commi
 and itself; in layers with a sliding window only what is nearer than that. Knows no model's forward.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,16 @@ class TreeMasks:
         self._open = 0
         self._tree = (0, 0)
 
-    def of(self, tree: DraftTree, start: int, extent: int) -> Masks:
-        """[1, 1, n, extent] for a tree of n nodes in the slots from `start` on.
+    def of(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Masks:
+        """[1, 1, n, extent] for a tree of n nodes, each in slot `start` plus its place.
 
         Columns behind the tree are hidden. A result is good until the next call.
         """
-        full = self._see(tree, start, extent)
-        masks = {kind: self._of_kind(kind, full, tree, start) for kind in self._kinds}
+        full = self._see(tree, places, start, extent)
+        masks = {kind: self._of_kind(kind, full, tree, places, start) for kind in self._kinds}
         return masks if len(masks) > 1 else masks[self._kinds[0]]
 
-    def _see(self, tree: DraftTree, start: int, extent: int) -> Tensor:
+    def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
         """Writes what changed since the last pass: its tree, and tokens committed since."""
         n = len(tree)
         self._make_room(n, extent)
@@ -50,9 +51,11 @@ class TreeMasks:
         self._full[:, left:right] = -torch.inf
         self._full[:, min(self._open, start) : self._open] = -torch.inf
         self._full[:, self._open : start] = 0
-        seen = np.where(visibility(tree.parents), np.float32(0), np.float32(-np.inf))
-        self._full[:n, start : start + n] = torch.from_numpy(seen)
-        self._open, self._tree = start, (start, start + n)
+        end = start + max(places) + 1
+        seen = np.full((n, end - start), -np.inf, np.float32)
+        seen[:, places] = np.where(visibility(tree.parents), np.float32(0), np.float32(-np.inf))
+        self._full[:n, start:end] = torch.from_numpy(seen)
+        self._open, self._tree = start, (start, end)
         return _cut(self._full, n, extent)
 
     def _make_room(self, n: int, extent: int) -> None:
@@ -67,14 +70,16 @@ class TreeMasks:
             self._sliding = torch.empty_like(self._full)
         self._open, self._tree = 0, (0, 0)
 
-    def _of_kind(self, kind: str, full: Tensor, tree: DraftTree, start: int) -> Tensor:
+    def _of_kind(
+        self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int
+    ) -> Tensor:
         if kind != "sliding_attention" or self._window is None:
             return full
         n, extent = full.shape[2:]
         own = torch.tensor(tree.depths, device=full.device) + start
-        places = torch.arange(extent, device=full.device)
-        places[start : start + n] = own
-        far = own[:, None] - places >= self._window
+        positions = torch.arange(extent, device=full.device)
+        positions[start + torch.tensor(places, device=full.device)] = own
+        far = own[:, None] - positions >= self._window
         sliding = _cut(self._sliding, n, extent)
         return sliding.copy_(full).masked_fill_(far, -torch.inf)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
-from engine.tree import DraftTree
+from engine.tree import DraftTree, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,17 @@ Forward = Callable[[Tensor, Tensor, Masks, TreeCache], Tensor]
 
 
 class VerifyPasses:
-    """Runs trees through a forward; owns what it reads."""
+    """Runs trees through a forward; owns what it reads.
+
+    Attributes:
+        places: behind the committed tokens, where keys of the last tree's nodes are.
+    """
 
     def __init__(self, model: Any, mrope: bool, forward: Forward, shapes: PassShapes) -> None:
         """`mrope`: whether the model's rotary positions have three axes."""
         self.forward = forward
         self.shapes = shapes
+        self.places: list[int] = []
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
@@ -117,12 +122,14 @@ class VerifyPasses:
         """
         n, start = len(tree), cache.length
         tree = _padded(tree, self.shapes.padded(n))
-        keys = self.shapes.keys(start + len(tree))
+        self.places = places(tree.parents)
+        keys = self.shapes.keys(start + max(self.places) + 1)
         cache.reserve(keys - start + SPARE)
         ids, positions, slots = self._write(tree, position, start)
         cache.slots = slots
+        masks = self._masks.of(tree, self.places, start, keys)
         try:
-            return self.forward(ids, positions, self._masks.of(tree, start, keys), cache)[:n]
+            return self.forward(ids, positions, masks, cache)[:n]
         finally:
             cache.slots = None
 
@@ -132,9 +139,10 @@ class VerifyPasses:
         if n > self._numbers.shape[1]:
             self._numbers = self._numbers.new_empty((3, n + 64))
         positions = [position + depth for depth in tree.depths]
-        self._numbers[:, :n] = torch.tensor([tree.tokens, positions, range(start, start + n)])
-        ids, places, slots = self._numbers[:, :n]
-        return ids[None], places.expand(3, 1, n) if self._mrope else places[None], slots
+        slots = [start + place for place in self.places]
+        self._numbers[:, :n] = torch.tensor([tree.tokens, positions, slots])
+        ids, rotary, into = self._numbers[:, :n]
+        return ids[None], rotary.expand(3, 1, n) if self._mrope else rotary[None], into
 
 
 def _padded(tree: DraftTree, size: int) -> DraftTree:

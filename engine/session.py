@@ -5,7 +5,7 @@ What it says while it answers are the events of `engine.events`; it knows no ter
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Self
@@ -147,7 +147,8 @@ class Session:
         if method.remembers and options.drafter.persistence and options.memory:
             self._open_memory(options.memory_file)
         placeholders = loaded.encoder.placeholder_ids
-        self._drafter = method.make(options.drafter, self._memory, placeholders)
+        drafter = self.fitted(options.method, options.drafter)
+        self._drafter = method.make(drafter, self._memory, placeholders)
         form = "compiled" if options.compile else "eager"
         machine = machine_name(self._target.device)
         self._pace_key = f"{self.model_name}, {self.dtype}, {form}, {machine}"
@@ -245,6 +246,13 @@ class Session:
             image_tokens=counts.image_tokens,
             stats=stats,
         )
+
+    def fitted(self, method: Method, options: DrafterOptions) -> DrafterOptions:
+        """Options for this model: a size left to RECAP is one at which tokens stay plain's."""
+        most = self._target.same_nodes
+        if most is None or method != "recap" or not options.adaptive:
+            return options
+        return replace(options, nodes=min(options.nodes, most - 1))
 
     def picture_tokens(self, image: Image.Image, pixels: PixelLimits) -> int:
         """Tokens that stand for a picture in a request of its own.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
+from engine.packing import SAME_ROWS, PackedLinear
 from engine.passes import EXACT, LanguagePart, PassShapes, VerifyPasses, cache_argument
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
@@ -100,6 +101,14 @@ class Target:
         passes.run(tree, cache, 0)
         self._passes = passes
 
+    @property
+    def same_nodes(self) -> int | None:
+        """Up to how many nodes a pass in half precision computes each as if it were alone.
+
+        None where nothing is known of that.
+        """
+        return SAME_ROWS if isinstance(self._head, PackedLinear) else None
+
     def padded(self, n: int) -> int:
         """Nodes that a pass over a tree of n nodes computes."""
         return self._passes.shapes.padded(n)
@@ -124,7 +133,7 @@ class Target:
     @torch.inference_mode()
     def keep(self, path: Sequence[int]) -> None:
         """Commit these nodes of the tree that was verified last, root included."""
-        self._cache.keep(path)
+        self._cache.keep([self._passes.places[node] for node in path])
 
     def _place(self, prompt: EncodedPrompt) -> Tensor:
         """[3, 1, T] positions in time, height and width; those of what follows go on from there."""

@@ -218,8 +218,9 @@ class Benchmark:
             tables = self._tables if contender.takes_file else None
             memory = TokenMemory(*(tables or ()))
             placeholders = self._loaded.encoder.placeholder_ids
-            entry = METHODS[cast(Method, contender.method)]
-            self.now[contender.name] = entry.make(contender.options, memory, placeholders)
+            method = cast(Method, contender.method)
+            options = self._session.fitted(method, contender.options)
+            self.now[contender.name] = METHODS[method].make(options, memory, placeholders)
         return self.now[contender.name]
 
 

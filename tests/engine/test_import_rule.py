@@ -25,6 +25,7 @@ LAYERS = (
         "budget",
         "kv_cache",
         "masks",
+        "packing",
         "attention",
         "logits",
         "processors",

@@ -47,8 +47,8 @@ def drawn(mask: object) -> list[str]:
 
 
 def test_a_mask_drawn_by_hand() -> None:
-    mask = masks_of(None, None).of(tree_of(0, 0, 1), start=2, extent=8)
-    assert drawn(mask) == ["xxx.....", "xxxx....", "xxx.x...", "xxxx.x.."]
+    mask = masks_of(None, None).of(tree_of(0, 0, 1), [0, 1, 3, 2], start=2, extent=8)
+    assert drawn(mask) == ["xxx.....", "xxxx....", "xxx..x..", "xxxxx..."]
 
 
 PASSES = [
@@ -66,7 +66,7 @@ PASSES = [
 def test_pass_after_pass_whatever_was_in_the_buffers_before() -> None:
     masks = masks_of(["full_attention", "sliding_attention"], WINDOW)
     for tree, start, extent in PASSES:
-        both = masks.of(tree, start, extent)
+        both = masks.of(tree, range(len(tree)), start, extent)
         assert isinstance(both, dict)
         assert drawn(both["full_attention"]) == seen(tree, start, extent)
         assert drawn(both["sliding_attention"]) == seen(tree, start, extent, WINDOW)
@@ -74,14 +74,14 @@ def test_pass_after_pass_whatever_was_in_the_buffers_before() -> None:
 
 @pytest.mark.parametrize("layer_types", [None, ["sliding_attention"]])
 def test_a_model_with_one_layer_type_gets_one_mask(layer_types: list[str] | None) -> None:
-    mask = masks_of(layer_types, WINDOW).of(tree_of(0), start=9, extent=11)
+    mask = masks_of(layer_types, WINDOW).of(tree_of(0), [0, 1], start=9, extent=11)
     assert drawn(mask) == seen(tree_of(0), 9, 11, WINDOW)
 
 
 def test_buffers_stay_where_they_are() -> None:
     masks = masks_of(None, None)
-    first = masks.of(tree_of(0, 0), start=4, extent=64)
-    later = masks.of(tree_of(0, 1), start=6, extent=64)
+    first = masks.of(tree_of(0, 0), range(3), start=4, extent=64)
+    later = masks.of(tree_of(0, 1), range(3), start=6, extent=64)
     assert isinstance(first, Tensor)
     assert isinstance(later, Tensor)
     assert first.data_ptr() == later.data_ptr()

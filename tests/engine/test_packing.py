@@ -1,16 +1,23 @@
 """Packed layers compute what they did, and the same for a row whatever stands beside it."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
 from torch import nn
 
+from engine.drafters.registry import Method
+from engine.events import Finished
 from engine.families import FAMILIES
 from engine.loading import load_model
+from engine.options import DrafterOptions
 from engine.packing import SAME_ROWS, PackedLinear, PackedWeights, fast_bfloat16, pack, unpacked
+from engine.session import Request, Session, SessionOptions
 from engine.target import Target
-from tests.engine.test_target import tree_of
+from engine.tree import DraftTree
+from tests.engine.test_target import path_to, tree_of
 from tests.zoo import Zoo, conversations
 
 pytestmark = pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
@@ -97,3 +104,59 @@ def test_without_a_spare_the_weights_are_held_once(zoo: Zoo) -> None:
     pack(model)
     kept = sum(weight.numel() for weight in model.parameters())
     assert kept <= before / 2
+
+
+def bushy(rng: Random) -> DraftTree:
+    tree = DraftTree([rng.randrange(10, 90)])
+    for _ in range(SAME_ROWS - 1):
+        tree.add(rng.randrange(10, 90), rng.randrange(max(len(tree) - 6, 0), len(tree)), 0, 0.5)
+    return tree
+
+
+def chain(tokens: list[int]) -> DraftTree:
+    tree = DraftTree(tokens[:1])
+    for token in tokens[1:]:
+        tree.add(token, len(tree) - 1, 0, 0.5)
+    return tree
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_nearly_all_nodes_have_the_bits_that_they_would_have_without_other_branches(
+    zoo: Zoo, family: str
+) -> None:
+    loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
+    target, rng = Target(loaded.model, loaded.family), Random(0)
+    assert target.same_nodes == SAME_ROWS
+    same: list[bool] = []
+    for messages in conversations(loaded.family.vision):
+        target.prefill(loaded.encoder.encode(messages), room=0)
+        tree = bushy(rng)
+        together = target.verify(tree)
+        for node in range(0, len(tree), 5):
+            path = [tree.tokens[at] for at in path_to(tree, node)]
+            same.append(torch.equal(target.verify(chain(path))[-1], together[node]))
+    assert sum(same) >= 0.8 * len(same)
+
+
+@pytest.mark.parametrize("method", ["recap", "racer", "suffix"])
+def test_answers_in_bfloat16_are_plain_decoding_s(zoo: Zoo, method: Method) -> None:
+    loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
+    options = SessionOptions(memory=False, drafter=DrafterOptions(nodes=SAME_ROWS - 1))
+    for messages in conversations(vision=False):
+        request = Request(messages, max_tokens=60)
+        plain, ours = (
+            list(Session(loaded, replace(options, method=each)).generate(request))[-1]
+            for each in ("plain", method)
+        )
+        assert isinstance(plain, Finished)
+        assert isinstance(ours, Finished)
+        assert ours.token_ids == plain.token_ids
+
+
+def test_a_size_left_to_recap_keeps_answers_plain(zoo: Zoo) -> None:
+    loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
+    session = Session(loaded, SessionOptions(memory=False))
+    assert session.fitted("recap", DrafterOptions()).nodes == SAME_ROWS - 1
+    chosen = DrafterOptions(nodes=64, adaptive=False)
+    assert session.fitted("recap", chosen) == chosen
+    assert session.fitted("suffix", DrafterOptions()) == DrafterOptions()
