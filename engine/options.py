@@ -40,7 +40,7 @@ class DrafterOptions:
     nodes: int = 48
     adaptive: bool = True
     max_depth: int = 16
-    min_probability: float = 0.01
+    min_probability: float = 0.002
     specificity: tuple[float, float, float] = (1.0, 2.0, 4.0)
     entropy_weighting: bool = True
     suffix: bool = True
