@@ -34,10 +34,12 @@ from engine.sizes import PixelLimits
 from engine.stats import DecodeStats
 from engine.target import Target
 from engine.text import AnswerText
-from engine.tree import DraftTree
+from engine.tree import LANES, DraftTree
 
 MOST_ROOM = 1024
 """Tokens of the answer that the cache gets room for at once; it grows for longer answers."""
+TREE_ROOM = 8 * LANES
+"""Keys of a tree, and the gaps between them, that it gets room for; it grows for wider trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,6 @@ class Session:
         self._turn = 0
         self._conversation: object | None = None
         self._read = ReadPrompts(loaded.encoder.placeholder_ids)
-        self._nodes = options.drafter.nodes
         method = METHODS[options.method]
         if method.remembers and options.drafter.persistence and options.memory:
             self._open_memory(options.memory_file)
@@ -317,7 +318,7 @@ class Session:
         placeholders = self._loaded.encoder.placeholder_ids
         rules.start(len(history), limits.max_tokens, target.device)
         encoded = perf_counter()
-        logits = target.prefill(prompt, min(limits.max_tokens, MOST_ROOM) + self._nodes, rest)
+        logits = target.prefill(prompt, min(limits.max_tokens, MOST_ROOM) + TREE_ROOM, rest)
         self._read.text = history
         first = predict(rules.apply(logits, DraftTree([history[-1]]), history), 0).choices
         stats.new_tokens = 1

@@ -30,7 +30,6 @@ from engine.memory.file import read_memory
 from engine.memory.paths import tokenizer_fingerprint
 from engine.memory.table import Tables
 from engine.memory.transitions import TokenMemory
-from engine.options import DrafterOptions
 from engine.session import Session, SessionOptions
 
 WARM_UP_TOKENS = 16
@@ -110,12 +109,8 @@ class Benchmark:
         self.now: Drafters = {}
         self.peaks = PeakMemory()
         self._loaded = loaded
-        # One for all, as a model's cache is large; how much room it keeps depends on the trees.
-        largest = max((contender.options.nodes for contender in plan.contenders), default=0)
-        options = DrafterOptions(nodes=largest)
-        self._session = Session(
-            loaded, SessionOptions(memory=False, drafter=options, compile=plan.compile)
-        )
+        # One for all, as a model's cache is large.
+        self._session = Session(loaded, SessionOptions(memory=False, compile=plan.compile))
         self._tables = None if plan.memory_start in (COLD, WARM) else _tables(loaded, plan)
         self.conversations = Conversations(loaded, plan.tasks)
 
