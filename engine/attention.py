@@ -1,8 +1,9 @@
 """The attention of decode passes, given to transformers through its `AttentionInterface`.
 
-It differs from transformers' own `sdpa` in two things: the query heads that share a key-value head
-are folded into its rows, so that keys and values are not copied once for each of them; and products
-may be capped, as Gemma 2 asks for, which transformers leaves to its `eager` attention. Any other
+It differs from transformers' own `sdpa` in this: the query heads that share a key-value head are
+folded into its rows, so that keys and values are not copied once for each of them; many rows are
+taken in parts, where that keeps their bits; and products may be capped, as Gemma 2 asks for, which
+transformers leaves to its `eager` attention. Any other
 forward without a tree mask (prefill, vision towers) is transformers' own business.
 """
 
@@ -18,9 +19,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 NAME = "recap_tree"
 """The name under which models are loaded with this attention."""
 
-SAME_ROWS = 63
-"""Rows of a product in half precision that a CPU computes alike, however many there are: from 64 on
-PyTorch (2.13) may take another way."""
+ROWS_AT_ONCE = 63
+"""Queries of a head that a CPU gets at once in half precision: from 64 on PyTorch (2.13) may take
+another way, with other roundings."""
 
 
 def tree_attention(
@@ -70,7 +71,8 @@ def _attend(
     folded = query.reshape(1, kv_heads, group * n, dim)
     if group > 1 and n > 1:
         mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
-    at_once = SAME_ROWS if query.device.type == "cpu" else group * n
+    split = query.device.type == "cpu" and query.dtype != torch.float32
+    at_once = ROWS_AT_ONCE if split else group * n
     parts = [
         F.scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scale)
         for rows, seen in zip(

@@ -1,6 +1,6 @@
 """Forwards of the language part, compiled; on CUDA captured as graphs too.
 
-On a CPU one form is compiled, for any length of the context and any number of nodes: what a pass
+One form is compiled, for any length of the context and any number of nodes from two on: what a pass
 reads of the cache is not part of the compiled shapes. What inductor makes is kept on disk. A
 captured graph has fixed shapes and addresses; `CAPTURED` are the shapes of passes then.
 """
@@ -21,12 +21,12 @@ from engine.errors import ModelError, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
 from engine.packing import SharedProducts
-from engine.passes import EXACT, Forward, PassShapes
+from engine.passes import USUAL, Forward, PassShapes
 
-CAPTURED = PassShapes(nodes=(1, 8, 16, 32, 64), extent=512)
+CAPTURED = PassShapes(nodes=(2, 8, 16, 32, 64), extent=512)
 """Shapes of passes that are captured: each costs a capture and the memory of its activations."""
 
-ONE_FORM = PassShapes(extent=EXACT.extent, least=2)
+ONE_FORM = PassShapes(extent=USUAL.extent, least=2)
 """Of compiled passes: one node would be a form of its own, as long to compile again for at most a
 few percent of a plain step, and with other roundings than trees have."""
 
@@ -85,12 +85,11 @@ class CompiledForward:
             _varies(mask, 3)
         for buffer in cache.buffers:
             _varies(buffer, 3)
-        if ids.shape[1] > 1:
-            _varies(ids, 1)
-            _varies(positions, positions.ndim - 1)
-            _varies(cache.slots, 0)
-            for mask in _each(masks):
-                _varies(mask, 2)
+        _varies(ids, 1)
+        _varies(positions, positions.ndim - 1)
+        _varies(cache.slots, 0)
+        for mask in _each(masks):
+            _varies(mask, 2)
         try:
             return self._forward(ids, positions, masks, cache)
         except TorchDynamoException as error:

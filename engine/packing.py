@@ -31,7 +31,7 @@ def packable(model: Any) -> bool:
         embeddings.device.type == "cpu"
         and embeddings.dtype == torch.bfloat16
         and platform.machine() in ("x86_64", "AMD64")
-        and torch._C._has_mkldnn
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and fast_bfloat16()
     )
 
@@ -82,9 +82,11 @@ class PackedWeights:
         """`layers`: bfloat16, all with a bias or all without."""
         self.sizes = [layer.out_features for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        assert len(biases) in (0, len(layers))
         self._bias = torch.cat(biases) if biases else None
-        weights = torch.cat([layer.weight.detach() for layer in layers])
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weights, SAME_ROWS // 2)
+        weights = [layer.weight.detach() for layer in layers]
+        whole = torch.cat(weights) if len(weights) > 1 else weights[0]
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(whole, SAME_ROWS // 2)
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
         self.key = next(_KEYS)

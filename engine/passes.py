@@ -1,8 +1,8 @@
 """Verify passes: a draft tree -> logits at its nodes, in one forward of a model's language part.
 
-What a forward reads lies in buffers that are kept from pass to pass. Passes have the size of their
-trees, or, for whoever wants few shapes (see `PassShapes`), are padded: with nodes whose logits
-nobody reads, and with keys that nobody sees. Decides nothing; knows neither prompts nor pictures.
+What a forward reads lies in buffers that are kept from pass to pass. Passes are padded (see
+`PassShapes`): with keys that nobody sees and, for whoever wants few shapes, with nodes whose
+logits nobody reads. Decides nothing; knows neither prompts nor pictures.
 """
 
 import inspect
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
-from engine.tree import DraftTree, places
+from engine.packing import PackedLinear
+from engine.tree import LANES, DraftTree, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class PassShapes:
         return -(-n // self.extent) * self.extent
 
 
-EXACT = PassShapes(extent=16)
+USUAL = PassShapes(extent=16)
 """Trees as they are. Keys in whole vectors: attention on a CPU then gives a node the same bits
 whatever the size of its tree (PyTorch 2.13, x86)."""
 
@@ -109,6 +110,8 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
+        packed = isinstance(model.get_output_embeddings(), PackedLinear)
+        self._lanes = LANES if packed else 1  # elsewhere other sums differ, whatever the places
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
@@ -122,12 +125,12 @@ class VerifyPasses:
         """
         n, start = len(tree), cache.length
         tree = _padded(tree, self.shapes.padded(n))
-        self.places = places(tree.parents)
+        self.places = places(tree.parents, self._lanes)
         keys = self.shapes.keys(start + max(self.places) + 1)
         cache.reserve(keys - start + SPARE)
         ids, positions, slots = self._write(tree, position, start)
-        cache.slots = slots
         masks = self._masks.of(tree, self.places, start, keys)
+        cache.slots = slots
         try:
             return self.forward(ids, positions, masks, cache)[:n]
         finally:

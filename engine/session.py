@@ -182,7 +182,7 @@ class Session:
         if not self._to_compile:
             return
         self._to_compile = False
-        yield Notice("compiling two forms of the model; minutes at first, less in later runs")
+        yield Notice("compiling the model; a minute or more at first, less in later runs")
         started = perf_counter()
         try:
             self._target.compile()

@@ -13,7 +13,7 @@ from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
 from engine.packing import SAME_ROWS, PackedLinear
-from engine.passes import EXACT, LanguagePart, PassShapes, VerifyPasses, cache_argument
+from engine.passes import USUAL, LanguagePart, PassShapes, VerifyPasses, cache_argument
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
 from engine.tree import DraftTree
@@ -28,7 +28,7 @@ class Target:
     Between calls the cache holds every committed token but the last, which is the next tree's root.
     """
 
-    def __init__(self, model: Any, family: Family, shapes: PassShapes = EXACT) -> None:
+    def __init__(self, model: Any, family: Family, shapes: PassShapes = USUAL) -> None:
         """`model`: a transformers model for causal or image-text-to-text generation, in eval mode,
         loaded with the attention of `engine.attention`. `shapes`: of verify passes."""
         self.model = model

@@ -52,19 +52,20 @@ LANES = 16
 """Keys of one step in a CPU's sums of attention (AVX-512, float32)."""
 
 
-def places(parents: Sequence[int]) -> list[int]:
+def places(parents: Sequence[int], lanes: int) -> list[int]:
     """Where each node's key stands behind the committed ones; the root's place is 0.
 
-    Each stands behind its parent and, modulo `LANES`, where it would stand were there no other
-    branch. The sums over what it sees then have the same terms in the same order as in a text
-    without branches, and zeros between them: they nearly always come out the same, bit by bit.
+    With one lane they stand side by side. With more, each stands behind its parent and, modulo
+    `lanes`, where it would stand were there no other branch: the sums over what it sees then have
+    the same terms in the same order as in a text without branches, and zeros between them, and
+    nearly always come out the same, bit by bit.
     """
     found = [0]
     taken = {0}
     for parent in parents[1:]:
         place = found[parent] + 1
         while place in taken:
-            place += LANES
+            place += lanes
         taken.add(place)
         found.append(place)
     return found

@@ -1,7 +1,7 @@
 """One request answered outside our loop: by transformers' own `generate(do_sample=False)`.
 
-It runs on the same weights, with the attention and the cache that transformers itself would use, so
-that what is measured is what a user without this project has.
+It runs on the same weights, not packed, with the attention and the cache that transformers itself
+would use, so that what is measured is what a user without this project has.
 """
 
 from collections import Counter

@@ -18,6 +18,8 @@ from engine.errors import UsageError
 from engine.events import Committed, Encoded, Finished, Notice
 from engine.families import FAMILIES
 from engine.kv_cache import TreeCache
+from engine.loading import load_model
+from engine.packing import PackedWeights, fast_bfloat16
 from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
@@ -79,6 +81,40 @@ def test_inductor_s_code_computes_the_same(zoo: Zoo) -> None:
     target.compile()
     for messages in conversations(vision=False)[:2]:
         check_equal(target, reference, loaded.encoder.encode(messages), vocab)
+    torch._dynamo.reset()
+
+
+@pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
+def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        require_compiler(CPU)
+    except UsageError as error:
+        pytest.skip(str(error))
+    calls: list[int] = []
+    product = PackedWeights.product
+
+    def counted(self: PackedWeights, rows: Tensor) -> Tensor:
+        calls.append(rows.shape[-2])
+        return product(self, rows)
+
+    monkeypatch.setattr(PackedWeights, "product", counted)
+    loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
+    target, reference = (Target(loaded.model, loaded.family) for _ in range(2))
+    target.compile()
+    layers = loaded.model.config.num_hidden_layers
+    for messages in conversations(vision=False)[:2]:
+        prompt, tree = loaded.encoder.encode(messages), tree_of(10, 90)
+        for each in (target, reference):
+            each.prefill(prompt, room=16)
+        calls.clear()
+        together = target.verify(tree)
+        assert calls == [len(tree)] * (4 * layers + 1)
+        scale = float(together.abs().max())
+        torch.testing.assert_close(together, reference.verify(tree), rtol=0, atol=0.05 * scale)
+        assert torch.equal(target.verify(DraftTree([10]))[0], together[0])
     torch._dynamo.reset()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engine.families import FAMILIES
-from engine.passes import EXACT, PassShapes
+from engine.passes import USUAL, PassShapes
 from engine.target import Target
 from tests.engine.test_target import check_sabotaged, tree_of
 from tests.zoo import ANSWER, Zoo, conversations
@@ -18,8 +18,8 @@ def test_trees_are_padded_to_the_next_size() -> None:
 
 
 def test_without_sizes_only_keys_are_padded() -> None:
-    assert [EXACT.padded(n) for n in (1, 7, 100)] == [1, 7, 100]
-    assert [EXACT.keys(n) for n in (77, 80)] == [80, 80]
+    assert [USUAL.padded(n) for n in (1, 7, 100)] == [1, 7, 100]
+    assert [USUAL.keys(n) for n in (77, 80)] == [80, 80]
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -16,7 +16,7 @@ from engine.families import FAMILIES
 from engine.kv_cache import GROWTH_STEP
 from engine.loading import LoadedModel
 from engine.logits import predict
-from engine.passes import EXACT, PassShapes
+from engine.passes import USUAL, PassShapes
 from engine.prompts import EncodedPrompt
 from engine.target import Target
 from engine.tree import DraftTree
@@ -129,7 +129,7 @@ def check_sabotaged(
     expected: Sequence[int],
     room: int,
     seed: int = 0,
-    shapes: PassShapes = EXACT,
+    shapes: PassShapes = USUAL,
 ) -> None:
     """Right tokens hidden among wrong ones, as drafts, give the answer that is expected."""
     vocab = loaded.model.config.get_text_config().vocab_size
@@ -143,7 +143,7 @@ def check_drafted(
     expected: Sequence[int],
     room: int,
     drafter: Scripted,
-    shapes: PassShapes = EXACT,
+    shapes: PassShapes = USUAL,
 ) -> None:
     target = Target(loaded.model, loaded.family, shapes)
     history: list[int] = prompt.input_ids[0].tolist()
@@ -191,7 +191,7 @@ def sliding_mistral() -> Any:
 
 @DTYPES
 @pytest.mark.parametrize(
-    "shapes", [EXACT, PassShapes((1, 4, 16), extent=64)], ids=["exact", "padded"]
+    "shapes", [USUAL, PassShapes((1, 4, 16), extent=64)], ids=["exact", "padded"]
 )
 @pytest.mark.parametrize(
     "config",

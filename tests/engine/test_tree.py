@@ -103,9 +103,9 @@ def _children(tree: DraftTree, node: int) -> dict[int, int]:
 
 
 def test_a_chain_stands_side_by_side_and_a_branch_in_lanes_of_its_own() -> None:
-    assert places([-1, 0, 1, 2]) == [0, 1, 2, 3]
+    assert places([-1, 0, 1, 2], LANES) == [0, 1, 2, 3]
     # 5, 7, 6, 9, 8, 9, 4: a second child has its depth's lane, one or more steps further on.
-    assert places(drawn().parents) == [0, 1, 1 + LANES, 2, 2 + LANES, 2 + 2 * LANES, 3]
+    assert places(drawn().parents, LANES) == [0, 1, 1 + LANES, 2, 2 + LANES, 2 + 2 * LANES, 3]
 
 
 @given(st.lists(st.integers(0, 40), max_size=40))
@@ -113,8 +113,9 @@ def test_keys_stand_behind_their_parents_in_the_lane_of_their_depth(draws: list[
     tree = DraftTree([0])
     for draw in draws:
         tree.add(0, draw % len(tree), 0, 0.5)
-    found = places(tree.parents)
+    found = places(tree.parents, LANES)
     assert len(set(found)) == len(tree)
     for place, parent, depth in zip(found, tree.parents, tree.depths, strict=True):
         assert place % LANES == depth % LANES
         assert parent < 0 or place > found[parent]
+    assert places(tree.parents, 1) == list(range(len(tree)))
