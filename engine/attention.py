@@ -19,9 +19,11 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 NAME = "recap_tree"
 """The name under which models are loaded with this attention."""
 
-ROWS_AT_ONCE = 63
+ROWS_AT_ONCE = 62
 """Queries of a head that a CPU gets at once in half precision: from 64 on PyTorch (2.13) may take
 another way, with other roundings."""
+LONELY = (1, 33)
+"""Queries of which PyTorch takes the last alone, as it takes 32 at a time: other roundings too."""
 
 
 def tree_attention(
@@ -69,10 +71,13 @@ def _attend(
         return _capped(query, key, value, mask, scale, softcap)
     group = heads // kv_heads
     folded = query.reshape(1, kv_heads, group * n, dim)
-    if group > 1 and n > 1:
+    if group > 1:
         mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
-    split = query.device.type == "cpu" and query.dtype != torch.float32
-    at_once = ROWS_AT_ONCE if split else group * n
+    at_once = group * n
+    if query.device.type == "cpu" and query.dtype != torch.float32:
+        at_once = ROWS_AT_ONCE
+        if group * n % at_once in LONELY:
+            folded, mask = (torch.cat([each, each[:, :, -1:]], 2) for each in (folded, mask))
     parts = [
         F.scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scale)
         for rows, seen in zip(
@@ -80,7 +85,8 @@ def _attend(
         )
     ]
     output = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-    return output.view(1, heads, n, -1).transpose(1, 2).contiguous()
+    output = output[:, :, : group * n].reshape(1, heads, n, -1)
+    return output.transpose(1, 2).contiguous()
 
 
 def _shaped(query: Tensor, _: Tensor, value: Tensor, *__: object) -> Tensor:

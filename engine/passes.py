@@ -46,7 +46,7 @@ class PassShapes:
         return -(-n // self.extent) * self.extent
 
 
-USUAL = PassShapes(extent=16)
+USUAL = PassShapes(extent=32)
 """Trees as they are. Keys in whole vectors: attention on a CPU then gives a node the same bits
 whatever the size of its tree (PyTorch 2.13, x86)."""
 
