@@ -3,8 +3,8 @@
 It differs from transformers' own `sdpa` in this: the query heads that share a key-value head are
 folded into its rows, so that keys and values are not copied once for each of them; many rows are
 taken in parts, where that keeps their bits; and products may be capped, as Gemma 2 asks for, which
-transformers leaves to its `eager` attention. Any other
-forward without a tree mask (prefill, vision towers) is transformers' own business.
+transformers leaves to its `eager` attention. Any other forward without a tree mask (prefill, vision
+towers) is transformers' own business.
 """
 
 from typing import Any
@@ -73,20 +73,27 @@ def _attend(
     folded = query.reshape(1, kv_heads, group * n, dim)
     if group > 1:
         mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
-    at_once = group * n
-    if query.device.type == "cpu" and query.dtype != torch.float32:
-        at_once = ROWS_AT_ONCE
-        if group * n % at_once in LONELY:
-            folded, mask = (torch.cat([each, each[:, :, -1:]], 2) for each in (folded, mask))
+    rows = group * n
+    whole = rows <= ROWS_AT_ONCE and rows not in LONELY
+    if whole or query.device.type != "cpu" or query.dtype == torch.float32:
+        output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
+    else:
+        output = _in_parts(folded, key, value, mask, scale)
+    return output.view(1, heads, n, -1).transpose(1, 2).contiguous()
+
+
+def _in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention of [1, kv heads, rows, head dim], each row with the bits that it has among few."""
+    rows = query.shape[2]
+    if rows % ROWS_AT_ONCE in LONELY:
+        query, mask = (torch.cat([each, each[:, :, -1:]], 2) for each in (query, mask))
     parts = [
-        F.scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scale)
-        for rows, seen in zip(
-            torch.split(folded, at_once, 2), torch.split(mask, at_once, 2), strict=True
+        F.scaled_dot_product_attention(part, key, value, attn_mask=seen, scale=scale)
+        for part, seen in zip(
+            torch.split(query, ROWS_AT_ONCE, 2), torch.split(mask, ROWS_AT_ONCE, 2), strict=True
         )
     ]
-    output = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-    output = output[:, :, : group * n].reshape(1, heads, n, -1)
-    return output.transpose(1, 2).contiguous()
+    return torch.cat(parts, 2)[:, :, :rows].contiguous()
 
 
 def _shaped(query: Tensor, _: Tensor, value: Tensor, *__: object) -> Tensor:

@@ -42,6 +42,11 @@ def fast_bfloat16() -> bool:
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 
 
+def is_packed(model: Any) -> bool:
+    """Whether `pack` was here."""
+    return isinstance(model.get_output_embeddings(), PackedLinear)
+
+
 def pack(model: Any, *, spare: bool = False) -> None:
     """Replace the linear layers of a model's language part and output head.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
-from engine.packing import PackedLinear
+from engine.packing import is_packed
 from engine.tree import LANES, DraftTree, places
 
 
@@ -110,8 +110,8 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
-        packed = isinstance(model.get_output_embeddings(), PackedLinear)
-        self._lanes = LANES if packed else 1  # elsewhere other sums differ, whatever the places
+        # Where it is not packed other sums differ, whatever the places.
+        self._lanes = LANES if is_packed(model) else 1
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)

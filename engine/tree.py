@@ -60,6 +60,8 @@ def places(parents: Sequence[int], lanes: int) -> list[int]:
     the same terms in the same order as in a text without branches, and zeros between them, and
     nearly always come out the same, bit by bit.
     """
+    if lanes == 1:
+        return list(range(len(parents)))
     found = [0]
     taken = {0}
     for parent in parents[1:]:
