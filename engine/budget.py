@@ -8,12 +8,10 @@ on two cores, and the second token may cost more than the next seven. `Budget` b
 and picks the size. Knows no tokens and no clock.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
-
-import numpy as np
 
 OUTLIER = 2.0
 """A pass that took this many times the expected is counted as if it had taken just that."""
@@ -41,7 +39,6 @@ class PassCost:
     DRIFT_RATE = 0.05
 
     def __init__(self) -> None:
-        self.ratios: list[float] = []
         self.passes = 0
         self.cold = self.WARM_UP
         self.last_seen = [0] * len(self.KNOTS)
@@ -78,15 +75,15 @@ class PassCost:
         if tokens > self.KNOTS[-1]:
             return
         if not any(self._seen):
-            unit = seconds / self._expected[tokens]
+            unit = seconds / self._expected(tokens)
             self._seconds = [unit * each for each in self._seconds]
             self._redraw()
-        error = min(seconds / self._expected[tokens], OUTLIER)
+        error = min(seconds / self._expected(tokens), OUTLIER)
         news = False
         for knot, share in self._beside(tokens):
             if not self._seen[knot]:
                 news = True
-                self._seconds[knot] = self._expected[self.KNOTS[knot]]
+                self._seconds[knot] = self._expected(self.KNOTS[knot])
             self._seen[knot] += share
             self._seconds[knot] *= error ** (share * self._rate(self._seen[knot], error))
             self._keep_rising(knot)
@@ -137,10 +134,21 @@ class PassCost:
             least = (self.LEAST_SLOPE if last > 1 else self.PRIOR_SLOPE) * seconds[0]
             sizes.append(end)
             seconds.append(seconds[-1] + max(rise, least) * (end - last))
-        curve = np.interp(np.arange(end + 1), sizes, seconds)
-        self._expected: list[float] = curve.tolist()
-        rising = np.minimum.accumulate(curve[::-1])[::-1]
-        self.ratios = (rising / rising[1]).tolist()
+        self._curve = sizes, seconds
+        rising = list(accumulate(reversed(seconds), min))[::-1]
+        ratios = [1.0, 1.0]
+        for (left, low), (right, high) in pairwise(zip(sizes, rising, strict=True)):
+            start, step = low / rising[0], (high - low) / (rising[0] * (right - left))
+            ratios += [start + step * i for i in range(1, right - left + 1)]
+        self.ratios = ratios
+
+    def _expected(self, tokens: int) -> float:
+        """Seconds of a pass over this many tokens, at most the last knot."""
+        sizes, seconds = self._curve
+        right = max(bisect_left(sizes, tokens), 1)
+        low, high = sizes[right - 1], sizes[right]
+        share = (tokens - low) / (high - low)
+        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
 
 class Budget:
@@ -199,11 +207,15 @@ class Budget:
         return 0
 
     def floor(self) -> float:
-        """No path less probable than this can be worth its slot, in a tree of any size."""
+        """No path less probable than this can be worth its slot, in a tree of any size.
+
+        Some slots cost less than those before: a second token may be dear, a tenth nearly free.
+        """
         if self._trial:
             return 0.0
         ratios = self.cost.ratios
-        return min((ratios[n] - 1) / (n - 1) for n in PassCost.KNOTS[1:]) / self._trust
+        slopes = ((ratios[b] - ratios[a]) / (b - a) for a, b in pairwise(PassCost.KNOTS))
+        return min(slopes) / self._trust
 
     def wants(self, probability: float) -> bool:
         """Whether the next likeliest node may pay, now or with others behind it; if so, it is in.

@@ -128,6 +128,13 @@ def test_a_dear_second_token_does_not_hide_that_many_pay() -> None:
     assert np.median(sizes[10:40]) > 6
 
 
+def test_a_slot_that_costs_next_to_nothing_takes_an_improbable_path() -> None:
+    budget = Budget()
+    budget.cost = measured(through(n2=1.5, n64=1.56))
+    budget.start()
+    assert budget.floor() < 0.002, "however dear the second token is"
+
+
 def test_the_cheaper_a_token_the_larger_the_tree() -> None:
     dear, cheap = (np.median(run(curve, ALMOST_CERTAIN)[1]) for curve in (line(0.3), GPU))
     assert dear < 10
