@@ -1,4 +1,4 @@
-"""Fuses what the keys of one tree node retrieved into one ranked list of candidates.
+"""Fuses what the keys of one tree node retrieved into one distribution.
 
 Each retrieved distribution is weighted by its key's specificity times its confidence, the weights
 are normalised and the distributions summed (DESIGN section 1). Knows no memory and no tree.
@@ -7,9 +7,6 @@ are normalised and the distributions summed (DESIGN section 1). Knows no memory 
 from collections.abc import Sequence
 
 from engine.memory.transitions import Prediction
-
-Candidate = tuple[float, int]
-"""Probability and token id."""
 
 Retrieved = tuple[Prediction | None, Prediction | None, Prediction | None]
 """What a node's one-, two- and three-token keys hold."""
@@ -23,8 +20,8 @@ def fuse(
     specificity: Sequence[float],
     by_confidence: bool = True,
     least: float = 0.0,
-) -> list[Candidate]:
-    """Candidates for the next token, most probable first.
+) -> dict[int, float]:
+    """Candidates for the next token and their probabilities, in no order.
 
     Args:
         retrieved: what each key holds.
@@ -32,24 +29,25 @@ def fuse(
         by_confidence: whether the keys' confidences weigh too, not their lengths alone.
         least: what a key holds with less probability is left out.
     """
-    rows = [(row, weight) for row, weight in zip(retrieved, specificity, strict=True) if row]
-    if not rows:
-        return []
-    first = rows[0][0]
-    if all(row is first for row, _ in rows):
-        rows = rows[:1]  # one pass wrote them all
-    if len(rows) == 1 and len(set(first.ids)) == len(first.ids):
-        return list(zip(first.probs, first.ids, strict=True))
-    scales = [
-        weight * (row.confidence + LEAST_CONFIDENCE if by_confidence else 1.0)
-        for row, weight in rows
-    ]
-    total = sum(scales) or 1.0
+    rows: list[Prediction] = []
+    weights: list[float] = []
+    for row, weight in zip(retrieved, specificity, strict=True):
+        if row is None:
+            continue
+        if rows and row is rows[-1]:  # one pass wrote both
+            weights[-1] += weight
+        else:
+            rows.append(row)
+            weights.append(weight)
+    if by_confidence and len(rows) > 1:
+        pairs = zip(rows, weights, strict=True)
+        weights = [weight * (row.confidence + LEAST_CONFIDENCE) for row, weight in pairs]
+    total = sum(weights)
     fused: dict[int, float] = {}
-    for (row, _), scale in zip(rows, scales, strict=True):
-        share = scale / total
+    for row, weight in zip(rows, weights, strict=True):
+        share = weight / total
         for token, probability in zip(row.ids, row.probs, strict=True):
             if probability < least:
                 break
             fused[token] = fused.get(token, 0.0) + share * probability
-    return sorted(zip(fused.values(), fused.keys(), strict=True), reverse=True)
+    return fused

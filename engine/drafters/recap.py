@@ -7,9 +7,9 @@ plain Python over small lists.
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.budget import Budget, Calibration
 from engine.fusion import Retrieved, fuse
@@ -22,7 +22,9 @@ from engine.memory.transitions import (
     THREE,
     TWO,
     ContextualMemory,
+    Prediction,
     TokenMemory,
+    mixed,
     predictions_of,
 )
 from engine.options import DrafterOptions
@@ -30,8 +32,9 @@ from engine.stats import SOURCES
 from engine.suffix import SuffixIndex
 from engine.tree import DraftTree
 
-TOKEN, CONTEXTUAL_2, CONTEXTUAL_3, COPIED, EARLIER_2, EARLIER_3 = range(6)
-"""Kinds of guesses, by the longest key that knows the context, or from a repeated suffix."""
+TOKEN, CONTEXTUAL_2, CONTEXTUAL_3, COPIED, EARLIER_2, EARLIER_3, STAND_IN = range(7)
+"""Kinds of guesses: by the longest key that knows the context, from a repeated suffix, or from the
+one-token keys of tokens that might have stood in the place of one that is not known."""
 KEYED = {
     kind: SOURCES.index(name)
     for kind, name in (
@@ -40,14 +43,13 @@ KEYED = {
         (CONTEXTUAL_3, "contextual-3"),
         (EARLIER_2, "earlier-2"),
         (EARLIER_3, "earlier-3"),
+        (STAND_IN, "token"),
     )
 }
 SUFFIX = SOURCES.index("suffix")
 NO_MATCH = (-1, 0)
-NOTHING = (0.0, NO_TOKEN)
-UNSEEN = -1
 LONGEST_TRUST = 64
-PRIOR_TRUST = (0.4, 0.6, 0.75, 0.85, 0.5, 0.65)
+PRIOR_TRUST = (0.4, 0.6, 0.75, 0.85, 0.5, 0.65, 0.2)
 """The share of each kind's claims that held on text (SmolLM2-135M, Spec-Bench)."""
 
 
@@ -101,6 +103,7 @@ class RecapDrafter:
         if not self.options.persistence:
             self.memory = TokenMemory()
         self._contextual = ContextualMemory()
+        self._chosen_from: Prediction | None = None
         self.resume((), prompt)
 
     def settle(self) -> None:
@@ -125,7 +128,8 @@ class RecapDrafter:
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Learn what the target predicts inside the prompt."""
         contexts = [self._prompt_contexts[position] for position in positions]
-        self._store(contexts, range(len(contexts)), predictions)
+        rows = predictions_of(predictions.top_ids, predictions.top_probs)
+        self._store(contexts, rows, range(len(contexts)))
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Read tokens that were committed."""
@@ -142,7 +146,9 @@ class RecapDrafter:
             if self._parents[node] in accepted:
                 self._calibration.observe(kind, claim, node in accepted)
         rejected = (node for node in range(len(self._contexts)) if node not in accepted)
-        self._store(self._contexts, [*rejected, *path], predictions)
+        rows = predictions_of(predictions.top_ids, predictions.top_probs)
+        self._store(self._contexts, rows, [*rejected, *path])
+        self._chosen_from = rows[path[-1]]
 
     def propose(self, max_depth: int) -> DraftTree:
         """Best-first search for the paths that are most likely to be accepted.
@@ -151,8 +157,7 @@ class RecapDrafter:
         budget that is fixed, where that is spent.
 
         The heap holds candidates as (minus path probability, parent, rank among its children): of
-        every parent the best that is not yet in the tree. Rank -1 stands for a node's children
-        that were not looked up yet; none of them can be likelier than the node itself.
+        every parent the best that is not yet in the tree.
         """
         self._began = perf_counter()
         options, budget = self.options, self._budget
@@ -160,74 +165,71 @@ class RecapDrafter:
         tree, self._drafted = DraftTree([self._last]), []
         self._parents = tree.parents
         self._contexts = contexts = [self._context]
-        matches = [(self._suffix.match_end, self._suffix.match_length)]
-        children: dict[int, list[_Child]] = {}
-        retrieved: dict[int, _Retrieved] = {}
-        heap = [(-1.0, 0, UNSEEN)] if deepest > 0 else []
         budget.start()
         floor = options.min_probability
         if options.adaptive:
             floor = max(floor, budget.floor())
+        matches = [(self._suffix.match_end, self._suffix.match_length)]
+        expanded = [self._expand(self._context, *matches[0], floor) if deepest > 0 else BARREN]
+        heap = [(-child[0], 0, 0) for child in expanded[0].children[:1]]
         while heap and len(tree) <= options.nodes:
-            minus, parent, rank = heappop(heap)
-            if rank == UNSEEN:
-                retrieved[parent] = found = self._recall(contexts[parent])
-                least = floor / tree.probabilities[parent]
-                children[parent] = self._children(found, *matches[parent], least)
-            elif options.adaptive and not budget.wants(-minus):
+            minus, parent, rank = heap[0]
+            if options.adaptive and not budget.wants(-minus):
                 break
+            siblings = expanded[parent].children
+            child = siblings[rank]
+            token = child[1]
+            node = tree.add(token, parent, expanded[parent].source(child), -minus)
+            self._drafted.append(child)
+            if rank + 1 < len(siblings):
+                reached = tree.probabilities[parent] * siblings[rank + 1][0]
+                heapreplace(heap, (-reached, parent, rank + 1))
             else:
-                child = children[parent][rank]
-                token = child[1]
-                node = tree.add(token, parent, _source(child, retrieved[parent]), -minus)
-                self._drafted.append(child)
-                contexts.append((contexts[parent] << TOKEN_BITS | token) & THREE)
-                matches.append(self._follow(token, *matches[parent]))
-                if tree.depths[node] < deepest:
-                    heappush(heap, (minus, node, UNSEEN))
-            if rank + 1 < len(children[parent]):
-                reached = tree.probabilities[parent] * children[parent][rank + 1][0]
-                heappush(heap, (-reached, parent, rank + 1))
+                heappop(heap)
+            context = (contexts[parent] << TOKEN_BITS | token) & THREE
+            match = self._follow(token, *matches[parent])
+            contexts.append(context)
+            matches.append(match)
+            grown = BARREN
+            if tree.depths[node] < deepest:
+                grown = self._expand(context, *match, floor / -minus)
+                if grown.children:
+                    heappush(heap, (minus * grown.children[0][0], node, 0))
+            expanded.append(grown)
         if options.adaptive:
             tree.truncate(budget.size)
             del contexts[budget.size :]
         return tree
 
-    def _children(
-        self, found: "_Retrieved", match_end: int, match_length: int, least: float
-    ) -> list["_Child"]:
+    def _expand(self, context: int, match_end: int, match_length: int, least: float) -> "_Expanded":
         """The candidates for a node's children that survive with more than `least`, best first.
 
         What the node's three keys hold is fused with the suffix's continuation.
         """
-        options, calibration = self.options, self._calibration
-        rows, kinds = found
-        copied = NOTHING
-        if match_length >= options.suffix_min_match and options.suffix:
-            follower = self._suffix.text[match_end] if match_end < len(self._suffix.text) else -1
-            if follower >= 0:
-                copied = (self._trust[min(match_length, LONGEST_TRUST)], follower)
-        kind = kinds[2] if rows[2] else kinds[1] if rows[1] else TOKEN
-        steps, shares = calibration.STEPS, calibration.shares[kind]
-        likely = []
-        for stated, token in fuse(rows, options.specificity, options.entropy_weighting, least):
-            claim = min(stated, 1.0)  # garbage may state more
-            if token == copied[1]:
-                if copied[0] > claim:
-                    continue
-                copied = NOTHING
+        options = self.options
+        rows, kinds = self._recall(context)
+        kind = kinds[2] if rows[2] else kinds[1] if rows[1] else kinds[0]
+        fused = fuse(rows, options.specificity, options.entropy_weighting, least)
+        likely: list[_Child] = []
+        text = self._suffix.text
+        if match_length >= options.suffix_min_match and options.suffix and match_end < len(text):
+            follower, trust = text[match_end], self._trust[min(match_length, LONGEST_TRUST)]
+            if follower >= 0 and trust >= fused.get(follower, 0.0):
+                fused.pop(follower, None)
+                survival = self._calibration.survival(COPIED, trust)
+                if survival > least:
+                    likely.append((survival, follower, COPIED, trust))
+        shares, steps = self._calibration.shares[kind], Calibration.STEPS
+        for token, stated in fused.items():
+            claim = stated if stated < 1.0 else 1.0  # garbage may state more
             survival = claim * shares[int(claim * steps)]
             if survival > least and token not in self._placeholders:
                 likely.append((survival, token, kind, claim))
-        if copied[0]:
-            survival = calibration.survival(COPIED, copied[0])
-            if survival > least:
-                likely.append((survival, copied[1], COPIED, copied[0]))
         likely.sort(reverse=True)
-        return likely
+        return _Expanded(likely, rows, kinds)
 
-    def _recall(self, context: int) -> "_Retrieved":
-        """What a node's one-, two- and three-token keys hold.
+    def _recall(self, context: int) -> tuple[Retrieved, "_Kinds"]:
+        """What a node's one-, two- and three-token keys hold, and what kind each of them is.
 
         A longer key that this request does not know is looked for among those of earlier ones.
         """
@@ -242,8 +244,26 @@ class RecapDrafter:
             triple = self._contextual.triples.get(context)
             if triple is None and phrases is not None:
                 triple, third = phrases.recall(TRIPLE | context), EARLIER_3
-        single = self.memory.recall(context & ONE) if one else None
-        return (single, pair, triple), (TOKEN, second, third)
+        single, first = self.memory.recall(context & ONE) if one else None, TOKEN
+        if one and not (single or pair or triple) and context == self._context:
+            single, first = self._stand_in(), STAND_IN
+        return (single, pair, triple), (first, second, third)
+
+    def _stand_in(self) -> Prediction | None:
+        """What may follow the last token, of which nothing is known: what follows those that the
+        target might have chosen in its place, by how likely it was to choose them."""
+        if self._chosen_from is None:
+            return None
+        followers: dict[int, float] = {}
+        for rival, chance in zip(self._chosen_from.ids, self._chosen_from.probs, strict=True):
+            row = self.memory.recall(rival)
+            for token, share in zip(row.ids, row.probs, strict=True) if row else ():
+                followers[token] = followers.get(token, 0.0) + chance * share
+        total = sum(followers.values())
+        if not total:
+            return None
+        best = sorted(followers, key=followers.__getitem__, reverse=True)[: self.k]
+        return Prediction(best, [followers[token] / total for token in best])
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
         """The match of a node's child: one longer if the child goes on like the earlier text."""
@@ -264,16 +284,18 @@ class RecapDrafter:
             self._suffix.extend((token,))
 
     def _store(
-        self, contexts: Sequence[int], order: Iterable[int], predictions: Predictions
+        self, contexts: Sequence[int], rows: Sequence[Prediction], order: Iterable[int]
     ) -> None:
         """Write predictions under the one-, two- and three-token keys of their contexts."""
-        rows = predictions_of(predictions.top_ids, predictions.top_probs)
         pairs, triples, tokens = self._contextual.pairs, self._contextual.triples, self.memory
         for i in order:
             context, row = contexts[i], rows[i]
-            if context & ONE == NO_TOKEN:
+            last = context & ONE
+            if last == NO_TOKEN:
                 continue
-            tokens.store(context & ONE, row)
+            # What comes next depends on more than this token: what it was before counts, too.
+            older = tokens.recall(last)
+            tokens.store(last, row if older is None else mixed(older, row))
             if context >> TOKEN_BITS & ONE != NO_TOKEN:
                 pairs[context & TWO] = row
                 if context >> 2 * TOKEN_BITS != NO_TOKEN:
@@ -285,18 +307,29 @@ _Child = tuple[float, int, int, float]
 guess, and what memories or suffix claim that probability to be."""
 
 
-_Retrieved = tuple[Retrieved, tuple[int, int, int]]
-"""What a node's one-, two- and three-token keys hold, and what kind each of them is."""
+_Kinds = tuple[int, int, int]
+"""What kind of guesses a node's one-, two- and three-token keys hold."""
 
 
-def _source(child: _Child, found: _Retrieved) -> int:
-    """The suffix where it was surer than the memories, else the longest key that knew."""
-    _, token, kind, _ = child
-    if kind == COPIED:
-        return SUFFIX
-    rows, kinds = found
-    known = (kinds[i] for i in (2, 1, 0) if (row := rows[i]) and token in row.ids)
-    return KEYED[next(known)]
+class _Expanded(NamedTuple):
+    """What may follow a node, best first, and what its keys hold."""
+
+    children: list[_Child]
+    rows: Retrieved
+    kinds: _Kinds
+
+    def source(self, child: _Child) -> int:
+        """The suffix where it was surer than the memories, else the longest key that knew."""
+        _, token, kind, _ = child
+        if kind == COPIED:
+            return SUFFIX
+        _, two, three = self.rows
+        if three is not None and token in three.ids:
+            return KEYED[self.kinds[2]]
+        return KEYED[self.kinds[1] if two is not None and token in two.ids else self.kinds[0]]
+
+
+BARREN = _Expanded([], (None, None, None), (TOKEN, CONTEXTUAL_2, CONTEXTUAL_3))
 
 
 def _suffix_trust(options: DrafterOptions, match: int) -> float:

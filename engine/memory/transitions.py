@@ -6,8 +6,9 @@ come from it by masking and a child's context by shifting. Knows no model, no fi
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,31 +31,53 @@ NO_TOKEN = ONE
 NO_CONTEXT = THREE
 
 
-class Prediction(NamedTuple):
+@dataclass(slots=True)
+class Prediction:
     """The target's top-k next tokens after some context.
 
-    `ids` and `probs` are parallel, most probable first; `confidence` is 1 - entropy / log k of the
-    probabilities normalised to one: 1 is certain, 0 is uniform.
+    `ids` and `probs` are parallel, most probable first. A confidence that is not given is computed
+    when it is first asked for, which of most predictions it never is.
     """
 
     ids: Sequence[int]
     probs: Sequence[float]
-    confidence: float
+    _confidence: float | None = field(default=None, compare=False)
+
+    @property
+    def confidence(self) -> float:
+        """1 - entropy / log k of the probabilities normalised to one: 1 is certain, 0 is uniform
+        or that nothing is known."""
+        if self._confidence is None:
+            self._confidence = _confidence(self.probs)
+        return self._confidence
 
 
-def confidences(probs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Entropy confidence of each row of [n, k] probabilities. Returns [n] float32 in [0, 1]."""
-    shares = probs / np.maximum(probs.sum(1, keepdims=True), 1e-30)
-    entropy = -(shares * np.log(np.maximum(shares, 1e-30))).sum(1)
-    most = np.log(max(probs.shape[1], 2))  # a file's rows may have a single column
-    rows: NDArray[np.float32] = np.clip(1 - entropy / most, 0, 1)
-    return rows
+def _confidence(probs: Sequence[float]) -> float:
+    # -sum(s log s) of shares s = p / total is log(total) - sum(p log p) / total.
+    total, sum_p_log_p = 0.0, 0.0
+    for p in probs:
+        if p > 0:
+            total += p
+            sum_p_log_p += p * log(p)
+    if not total:
+        return 0.0
+    most = log(max(len(probs), 2))  # a file's rows may have a single column
+    return min(max(1 - (log(total) - sum_p_log_p / total) / most, 0.0), 1.0)
+
+
+def mixed(older: Prediction, newer: Prediction) -> Prediction:
+    """Both in equal parts; of their tokens the likeliest, as many as the newer one has."""
+    probs: dict[int, float] = {}
+    for row in (newer, older):
+        for token, probability in zip(row.ids, row.probs, strict=True):
+            probs[token] = probs.get(token, 0.0) + probability / 2
+    ids = sorted(probs, key=probs.__getitem__, reverse=True)[: len(newer.ids)]
+    return Prediction(ids, [probs[token] for token in ids])
 
 
 def predictions_of(ids: NDArray[np.integer], probs: NDArray[np.float32]) -> list[Prediction]:
     """One `Prediction` a row of [n, k] ids and probabilities."""
-    rows = zip(ids.tolist(), probs.tolist(), confidences(probs).tolist(), strict=True)
-    return [Prediction(*row) for row in rows]
+    return list(map(Prediction, ids.tolist(), probs.tolist()))
 
 
 class ContextualMemory:

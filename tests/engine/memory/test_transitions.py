@@ -16,7 +16,7 @@ from engine.memory.transitions import (
     PhraseMemory,
     Prediction,
     TokenMemory,
-    confidences,
+    mixed,
     predictions_of,
 )
 from tests.engine.memory.tables import phrase_key, phrases, rows_of, table
@@ -29,24 +29,42 @@ def row(token: int) -> Prediction:
 FILE = table({1: [(10, 0.75), (11, 0.25)], 2: [(20, 0.5), (21, 0.5)]}, uses=7)
 
 
-def test_confidence_is_one_minus_the_entropy_over_log_k() -> None:
-    rows = np.array([[1, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0], [0.1, 0.1, 0, 0]], np.float32)
-    np.testing.assert_allclose(confidences(rows), [1, 0, 0.5, 0.5], atol=1e-6)
+@pytest.mark.parametrize(
+    ("probs", "confidence"),
+    [
+        ([1.0, 0.0, 0.0, 0.0], 1),
+        ([0.25] * 4, 0),
+        ([0.5, 0.5, 0.0, 0.0], 0.5),
+        ([0.1, 0.1, 0.0, 0.0], 0.5),
+        ([0.3], 1),
+        ([0.0] * 4, 0),
+    ],
+)
+def test_confidence_is_one_minus_the_entropy_over_log_k(
+    probs: list[float], confidence: float
+) -> None:
+    assert Prediction(range(len(probs)), probs).confidence == pytest.approx(confidence, abs=1e-6)
 
 
-def test_a_single_prediction_is_certain() -> None:
-    np.testing.assert_allclose(confidences(np.array([[0.3]], np.float32)), [1])
+def test_a_confidence_that_is_given_stays() -> None:
+    assert Prediction([1, 2], [0.5, 0.5], 0.9).confidence == 0.9
 
 
-@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3), min_size=1))
-def test_confidence_is_from_zero_to_one(rows: list[list[float]]) -> None:
-    found = confidences(np.array(rows, np.float32))
-    assert ((found >= 0) & (found <= 1)).all()
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_confidence_is_from_zero_to_one(probs: list[float]) -> None:
+    assert 0 <= Prediction(range(len(probs)), probs).confidence <= 1
 
 
 def test_a_row_keeps_ids_and_probabilities_in_order() -> None:
     (only,) = predictions_of(np.array([[9, 4]]), np.array([[0.75, 0.25]], np.float32))
     assert (list(only.ids), list(only.probs)) == ([9, 4], [0.75, 0.25])
+
+
+def test_a_mixed_row_keeps_as_many_tokens_as_the_newer_one_has() -> None:
+    row = mixed(Prediction([1, 2, 3], [0.5, 0.25, 0.25]), Prediction([4, 2], [0.75, 0.25]))
+    assert row == Prediction([4, 2], [0.375, 0.25])
+    row = mixed(Prediction([1, 2], [0.5, 0.5]), Prediction([2, 3, 1], [0.5, 0.25, 0.25]))
+    assert row == Prediction([2, 1, 3], [0.5, 0.375, 0.125])
 
 
 @given(st.lists(st.integers(0, NO_TOKEN - 1), min_size=1))
