@@ -46,6 +46,8 @@ class Batch:
         cells: (pictures, 9, 3) int64: kind, colour and size in each place, 0 where it is empty.
         named: (batch, length, 10) float32: where a token ends a shape's name, a distribution over
             the places of the shapes so called, or all on the tenth if there are none; else zeros.
+        due: (batch, length, 10) float32: the same where the next token is a size, a colour or a
+            kind in a shape's name that the assistant says.
     """
 
     input_ids: torch.Tensor
@@ -55,6 +57,7 @@ class Batch:
     image_grid_thw: torch.Tensor
     cells: torch.Tensor
     named: torch.Tensor
+    due: torch.Tensor
 
 
 _Row = tuple[list[int], list[int]]  # token ids and labels
@@ -67,7 +70,7 @@ class Conversations:
     `fresh` scenes a step.
     """
 
-    def __init__(self, tokenizer: Qwen2Tokenizer, seed: int, pool: int = 2000, fresh: int = 2):
+    def __init__(self, tokenizer: Qwen2Tokenizer, seed: int, pool: int = 2000, fresh: int = 8):
         self._tokenizer = tokenizer
         self._seed = seed
         self._pool, self._fresh = pool, fresh
@@ -143,27 +146,39 @@ class Conversations:
         ids, labels = zip(*rows, strict=True)
         input_ids = _stacked(ids, self._ids("<|endoftext|>")[0])
         is_image = input_ids == self._image_token
+        spoken = _stacked(labels, _IGNORED)
+        named, due = self._named(input_ids, spoken, is_image, scenes)
         return Batch(
             input_ids=input_ids,
-            labels=_stacked(labels, _IGNORED),
+            labels=spoken,
             position_ids=rope_positions(is_image),
             pixel_values=patches(np.stack(pictures)),
             image_grid_thw=torch.tensor([[1, 2 * _GRID, 2 * _GRID]] * len(pictures)),
             cells=torch.tensor([cells_of(scene) for scene in scenes]),
-            named=self._named(input_ids, is_image, scenes),
+            named=named,
+            due=due,
         )
 
     def _named(
-        self, input_ids: torch.Tensor, is_image: torch.Tensor, scenes: Sequence[Scene]
-    ) -> torch.Tensor:
-        """What `Batch.named` says."""
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        is_image: torch.Tensor,
+        scenes: Sequence[Scene],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `Batch.named` and `Batch.due` say."""
         named = torch.zeros(*input_ids.shape, IMAGE_TOKENS + 1)
+        due = torch.zeros_like(named)
         for row, scene in zip(is_image.any(1).nonzero().flatten().tolist(), scenes, strict=True):
             words = [self._words.get(token, "") for token in input_ids[row].tolist()]
             for at, (before, word) in enumerate(pairwise(words), start=1):
                 if word in KINDS or (word == "shape" and before in COLOURS):
                     named[row, at] = _whereabouts(scene, before, word)
-        return named
+                    start = at - (before in COLOURS)
+                    start -= words[start - 1] in SIZES
+                    if labels[row, at - 1] != _IGNORED:
+                        due[row, start - 1 : at] = named[row, at]
+        return named, due
 
 
 def _whereabouts(scene: Scene, before: str, word: str) -> torch.Tensor:
@@ -180,7 +195,7 @@ def _whereabouts(scene: Scene, before: str, word: str) -> torch.Tensor:
 def _words(tokenizer: Qwen2Tokenizer) -> dict[int, str]:
     """A name's words, singular and in lower case, by the one token that spells them, if any."""
     words = {}
-    for word in (*KINDS, *COLOURS, "shape"):
+    for word in (*KINDS, *COLOURS, *SIZES, "shape"):
         plural = counted(2, word).removeprefix("two ")
         for written in (word, plural, word.capitalize()):
             for text in (written, f" {written}"):

@@ -106,7 +106,7 @@ def new_image_processor() -> Qwen2VLImageProcessorPil:
 
 
 def new_config(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLConfig:
-    """A Qwen2.5-VL of about four million parameters."""
+    """A Qwen2.5-VL of about five million parameters."""
     ids = tokenizer.get_vocab()
     width = 224
     return Qwen2_5_VLConfig(
@@ -114,7 +114,7 @@ def new_config(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLConfig:
             "vocab_size": len(tokenizer),
             "hidden_size": width,
             "intermediate_size": 576,
-            "num_hidden_layers": 5,
+            "num_hidden_layers": 7,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "max_position_embeddings": 2048,

@@ -1,4 +1,4 @@
-"""What training makes smaller: errors in the words, and three that help to learn to look.
+"""What training makes smaller: errors in the words, and four that help to learn to look.
 
 Words alone would teach looking slowly, for they reach the eyes through the whole text model, and a
 question that names a shape is answered rightly only when every stage of finding it works.
@@ -21,6 +21,7 @@ from engine.demo.wording import KINDS
 
 _PLACES_AFTER = 2  # text layers, after which an image token must know its place
 _NAMES_LAYER = 2  # the text layer, from zero, whose first head must look at what a name names
+_DUE_LAYER = 4  # the one whose first head must look at the shape that is told of next
 
 
 class Glance(nn.Module):
@@ -68,16 +69,19 @@ def eyes_loss(
 
 @dataclass(frozen=True, slots=True)
 class TextLosses:
-    """Mean cross-entropies: of the assistant's tokens, of `Glance.places`, of `names_loss`."""
+    """Mean cross-entropies: of the assistant's tokens, of `Glance`, and of `looks_loss` at names
+    and at what is due."""
 
     words: torch.Tensor
+    looks: torch.Tensor
     places: torch.Tensor
     names: torch.Tensor
+    due: torch.Tensor
 
     @property
     def total(self) -> torch.Tensor:
-        """What the text model's training makes smaller."""
-        return self.words + 0.1 * self.places + 0.2 * self.names
+        """What training makes smaller once the eyes have learned to look."""
+        return self.words + 0.1 * (self.looks + self.places) + 0.2 * (self.names + self.due)
 
 
 def text_losses(
@@ -91,7 +95,7 @@ def text_losses(
     embedded = model.get_input_embeddings()(batch.input_ids)
     is_image = batch.input_ids == model.config.image_token_id
     read = model.model.language_model(
-        inputs_embeds=embedded.masked_scatter(is_image.unsqueeze(2), seen),
+        inputs_embeds=embedded.masked_scatter(is_image.unsqueeze(2), seen.float()),
         position_ids=batch.position_ids,
         use_cache=False,
         output_hidden_states=True,
@@ -101,21 +105,23 @@ def text_losses(
     logits = model.lm_head(read.last_hidden_state[spoken])
     return TextLosses(
         words=F.cross_entropy(logits, batch.labels[spoken]),
+        looks=glance.looks_error(seen, batch.cells),
         places=glance.places_error(read.hidden_states[_PLACES_AFTER][is_image]),
-        names=names_loss(read.attentions[_NAMES_LAYER][:, 0], batch.named, is_image),
+        names=looks_loss(read.attentions[_NAMES_LAYER][:, 0], batch.named, is_image),
+        due=looks_loss(read.attentions[_DUE_LAYER][:, 0], batch.due, is_image),
     )
 
 
-def names_loss(looks: torch.Tensor, named: torch.Tensor, is_image: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of where a head looks from the tokens that end a shape's name.
+def looks_loss(looks: torch.Tensor, right: torch.Tensor, is_image: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of where a head looks from the tokens of which it is known.
 
     Args:
         looks: (batch, length, length): the head's attention.
-        named: (batch, length, 10): as in `Batch`; the tenth place is the picture's end.
+        right: (batch, length, 10): `Batch.named` or `due`; the tenth place is the picture's end.
         is_image: (batch, length) bool; a picture's nine tokens and its end are adjacent.
     """
-    rows, ends = named.any(2).nonzero().unbind(1)
+    rows, ends = right.any(2).nonzero().unbind(1)
     first = is_image.int().argmax(1)[rows]
     places = first.unsqueeze(1) + torch.arange(IMAGE_TOKENS + 1)
     given = looks[rows, ends].gather(1, places).clamp(min=1e-9)
-    return -(named[rows, ends] * given.log()).sum() / max(1, len(rows))
+    return -(right[rows, ends] * given.log()).sum() / max(1, len(rows))

@@ -2,8 +2,8 @@
 
 Checkpoints go to FOLDER/checkpoint.pt, the log to FOLDER/log.jsonl, and a model that transformers
 loads to FOLDER/model. Started again on the same folder it goes on where it stopped, step for step
-as if it had never stopped. The eyes are trained first and then left as they are. All of it is in
-float32, the one type in which every CPU is fast.
+as if it had never stopped. The eyes are trained first, then the rest, at last both. `--bfloat16` is
+a third faster on a CPU that has instructions for it, and many times slower on others.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from engine.demo.muon import Muon
 class Settings:
     """What a training run depends on, beside this package's code and where its weights start.
 
-    The defaults suit a start from trained weights; random ones need more steps that look first.
-
     Attributes:
         steps: length of the run.
-        look_first: steps at the start in which only the eyes are trained, on pictures alone; after
-            that only the rest is.
+        look_first: steps at the start in which only the eyes are trained, on pictures alone.
+        look_again: the step from which on everything is trained; before, it is all but the eyes.
         simple_until: the step until which, after the eyes' phase, scenes have one or two shapes.
         batch: conversations a step; twice as many pictures while only the eyes are trained.
         muon_rate: Muon's learning rate, for the matrices inside the blocks.
@@ -42,17 +40,20 @@ class Settings:
         warm_up: steps of linear warm-up, of the eyes' phase and then of the rest's.
         cool_down: the fraction of the run in which the rates fall linearly to zero.
         seed: of the initial weights and of the batches.
+        bfloat16: whether products are computed in bfloat16; else all is in float32.
     """
 
-    steps: int = 4000
-    look_first: int = 200
-    simple_until: int = 280
-    batch: int = 12
+    steps: int = 4900
+    look_first: int = 600
+    look_again: int = 4200
+    simple_until: int = 900
+    batch: int = 24
     muon_rate: float = 2e-3
     adam_rate: float = 2e-3
     warm_up: int = 50
     cool_down: float = 0.25
     seed: int = 2
+    bfloat16: bool = False
 
     def pace(self, step: int) -> float:
         """The factor on both learning rates at a step counted from zero."""
@@ -78,14 +79,8 @@ class Trainer:
 
     def advance(self) -> float:
         """Train for one step and return what was made smaller."""
-        if self.step < self.settings.look_first:
-            batch = self._data.batch(self.step, 2 * self.settings.batch)
-            value = eyes_loss(self.model, self.glance, batch)
-        else:
-            most = 2 if self.step < self.settings.simple_until else 5
-            batch = self._data.batch(self.step, self.settings.batch, most)
-            self.model.model.visual.requires_grad_(False)
-            value = text_losses(self.model, self.glance, batch).total
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bfloat16):
+            value = self._error()
         torch.autograd.backward(value)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         rates = (self.settings.muon_rate, self.settings.adam_rate)
@@ -96,6 +91,16 @@ class Trainer:
             optimiser.zero_grad(set_to_none=True)
         self.step += 1
         return value.item()
+
+    def _error(self) -> torch.Tensor:
+        """What this step makes smaller."""
+        if self.step < self.settings.look_first:
+            batch = self._data.batch(self.step, 2 * self.settings.batch)
+            return eyes_loss(self.model, self.glance, batch)
+        most = 2 if self.step < self.settings.simple_until else 5
+        batch = self._data.batch(self.step, self.settings.batch, most)
+        self.model.model.visual.requires_grad_(self.step >= self.settings.look_again)
+        return text_losses(self.model, self.glance, batch).total
 
     def load_weights(self, folder: Path) -> None:
         """Start from the weights of a model that `save` wrote, with new classifiers."""
@@ -180,10 +185,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="where checkpoint, log and model go")
     parser.add_argument("--steps", type=int, default=Settings().steps, help="length of the run")
     parser.add_argument("--init", type=Path, help="model folder to take the first weights from")
+    parser.add_argument("--bfloat16", action="store_true", help="compute products in bfloat16")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    train(options.folder, Settings(steps=options.steps), options.init)
+    settings = Settings(steps=options.steps, bfloat16=options.bfloat16)
+    train(options.folder, settings, options.init)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The trained weights: right about ten scenes, word for word, because they look at the picture.
 
-The ten are the first held-out scenes that these weights describe without a fault; how often they
-are right on all held-out scenes is in the model's card.
+The ten are the first held-out scenes; how often the weights are right on 500 of them is in the
+model's card.
 """
 
 from collections.abc import Sequence
@@ -36,11 +36,47 @@ EXPECTED = {
         "On the right there is a large black ring. "
         "It is the only shape in the picture."
     ),
+    1_000_002: (
+        "This picture shows five shapes on a white background. "
+        "In the top left corner there is a small brown ring. "
+        "On the left there is a small yellow cross. "
+        "In the centre there is a small black star. "
+        "In the bottom left corner there is a large green triangle. "
+        "At the bottom there is a small blue triangle. "
+        "One is large and four are small."
+    ),
     1_000_003: (
         "This picture shows two shapes on a light green background. "
         "In the bottom left corner there is a small black circle. "
         "In the bottom right corner there is a small blue triangle. "
         "All of them are small."
+    ),
+    1_000_004: (
+        "This picture shows five shapes on a pink background. "
+        "In the top right corner there is a large red ring. "
+        "On the left there is a small brown ring. "
+        "On the right there is a small black circle. "
+        "In the bottom left corner there is a large green star. "
+        "At the bottom there is a large yellow cross. "
+        "Three are large and two are small."
+    ),
+    1_000_005: (
+        "This picture shows five shapes on a pink background. "
+        "In the top left corner there is a large orange triangle. "
+        "At the top there is a large orange ring. "
+        "In the top right corner there is a small yellow star. "
+        "On the left there is a large blue ring. "
+        "In the bottom right corner there is a large brown triangle. "
+        "Four are large and one is small."
+    ),
+    1_000_006: (
+        "This picture shows five shapes on a grey background. "
+        "In the top left corner there is a large black triangle. "
+        "At the top there is a small orange triangle. "
+        "In the top right corner there is a large orange circle. "
+        "In the centre there is a small brown star. "
+        "In the bottom right corner there is a small black cross. "
+        "Two are large and three are small."
     ),
     1_000_007: (
         "This picture shows two shapes on a grey background. "
@@ -58,31 +94,6 @@ EXPECTED = {
         "This picture shows one shape on a grey background. "
         "In the centre there is a small blue triangle. "
         "It is the only shape in the picture."
-    ),
-    1_000_010: (
-        "This picture shows one shape on a light green background. "
-        "In the bottom left corner there is a large green triangle. "
-        "It is the only shape in the picture."
-    ),
-    1_000_011: (
-        "This picture shows three shapes on a grey background. "
-        "In the top left corner there is a small orange ring. "
-        "At the top there is a small purple ring. "
-        "In the bottom left corner there is a large yellow star. "
-        "One is large and two are small."
-    ),
-    1_000_012: (
-        "This picture shows two shapes on a light blue background. "
-        "In the top left corner there is a small orange circle. "
-        "At the top there is a small blue ring. "
-        "All of them are small."
-    ),
-    1_000_014: (
-        "This picture shows three shapes on a grey background. "
-        "In the top right corner there is a large red ring. "
-        "At the bottom there is a small blue circle. "
-        "In the bottom right corner there is a small blue ring. "
-        "One is large and two are small."
     ),
 }
 

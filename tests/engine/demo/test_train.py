@@ -11,14 +11,14 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from engine.demo.batches import Batch, Conversations, cells_of, patches
 from engine.demo.build import SIDE, new_image_processor, new_model, new_tokenizer
-from engine.demo.losses import Glance, names_loss, text_losses
+from engine.demo.losses import Glance, looks_loss, text_losses
 from engine.demo.palette import COLOURS
-from engine.demo.scenes import draw_scene
+from engine.demo.scenes import SIZES, draw_scene
 from engine.demo.train import Settings, Trainer, train
 from engine.demo.wording import KINDS, Scene, Shape
 
 TOKENIZER = new_tokenizer()
-SETTINGS = Settings(steps=4, look_first=1, batch=2, warm_up=2)
+SETTINGS = Settings(steps=4, look_first=1, look_again=2, batch=2, warm_up=2)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,22 @@ def test_a_name_points_at_the_shapes_so_called() -> None:
             assert torch.equal(named[at], expected / expected.sum())
 
 
+def test_a_name_is_due_from_the_word_before_it_on_where_the_assistant_says_it() -> None:
+    batch = _batch(size=12)
+    for ids, labels, named, due in zip(
+        batch.input_ids, batch.labels, batch.named, batch.due, strict=True
+    ):
+        told = dict.fromkeys(due.any(1).nonzero().flatten().tolist())
+        assert told, "somebody says a name"
+        for at in told:
+            assert labels[at] != -100
+            word = _text(ids[at + 1 : at + 2]).lower().strip()
+            assert word.startswith((*KINDS, *COLOURS, *SIZES, "shape"))
+            end = next(n for n in range(at + 1, len(ids)) if named[n].any())
+            assert torch.equal(due[at], named[end])
+            assert all(n in told for n in range(at, end)), "to the end of the name"
+
+
 def _picture(ids: torch.Tensor) -> bool:
     return "<|image_pad|>" in _text(ids)
 
@@ -129,14 +145,14 @@ def test_names_are_looked_up_in_the_picture() -> None:
     named[0, 10, 4], named[0, 11, 9] = 1, 1  # a shape in the centre, and one that is not there
     looks[0, 10, 4], looks[0, 11, 9] = 0.5, 0.25
     expected = (math.log(2) + math.log(4)) / 2
-    assert names_loss(looks, named, is_image).item() == pytest.approx(expected)
+    assert looks_loss(looks, named, is_image).item() == pytest.approx(expected)
 
 
 def _copied(module: torch.nn.Module) -> list[torch.Tensor]:
     return [parameter.clone() for parameter in module.parameters()]
 
 
-def test_the_eyes_are_trained_first_and_then_the_rest() -> None:
+def test_the_eyes_are_trained_first_then_the_rest_and_at_last_both() -> None:
     trainer = Trainer(SETTINGS)
     text, eyes = trainer.model.model.language_model, trainer.model.model.visual
     words, looks = _copied(text), _copied(eyes)
@@ -147,6 +163,10 @@ def test_the_eyes_are_trained_first_and_then_the_rest() -> None:
     trainer.advance()
     assert not any(map(torch.equal, words, text.parameters()))
     assert all(map(torch.equal, looks, eyes.parameters()))
+    words = _copied(text)
+    trainer.advance()
+    assert not any(map(torch.equal, words, text.parameters()))
+    assert not any(map(torch.equal, looks, eyes.parameters()))
 
 
 def test_the_rates_rise_stay_and_fall() -> None:
