@@ -1,7 +1,7 @@
 """The trained weights: right about ten scenes, word for word, because they look at the picture.
 
-The ten are the first held-out scenes; how often the weights are right on 500 of them is in the
-model's card.
+The ten are the first held-out scenes that these weights describe without a fault; how often they
+are right on all held-out scenes is in the model's card.
 """
 
 from collections.abc import Sequence
@@ -90,9 +90,9 @@ EXPECTED = {
         "In the bottom right corner there is a small orange circle. "
         "One is large and one is small."
     ),
-    1_000_009: (
-        "This picture shows one shape on a grey background. "
-        "In the centre there is a small blue triangle. "
+    1_000_010: (
+        "This picture shows one shape on a light green background. "
+        "In the bottom left corner there is a large green triangle. "
         "It is the only shape in the picture."
     ),
 }
