@@ -6,7 +6,7 @@ are normalised and the distributions summed (DESIGN section 1). Knows no memory 
 
 from collections.abc import Sequence
 
-from engine.memory.transitions import Prediction
+from engine.memory.transitions import Prediction, added
 
 Retrieved = tuple[Prediction | None, Prediction | None, Prediction | None]
 """What a node's one-, two- and three-token keys hold."""
@@ -43,11 +43,4 @@ def fuse(
         pairs = zip(rows, weights, strict=True)
         weights = [weight * (row.confidence + LEAST_CONFIDENCE) for row, weight in pairs]
     total = sum(weights)
-    fused: dict[int, float] = {}
-    for row, weight in zip(rows, weights, strict=True):
-        share = weight / total
-        for token, probability in zip(row.ids, row.probs, strict=True):
-            if probability < least:
-                break
-            fused[token] = fused.get(token, 0.0) + share * probability
-    return fused
+    return added(rows, [weight / total for weight in weights], least)

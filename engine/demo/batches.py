@@ -143,14 +143,14 @@ class Conversations:
         pictures: Sequence[np.ndarray],
         scenes: Sequence[Scene],
     ) -> Batch:
-        ids, labels = zip(*rows, strict=True)
+        ids, next_ids = zip(*rows, strict=True)
         input_ids = _stacked(ids, self._ids("<|endoftext|>")[0])
         is_image = input_ids == self._image_token
-        spoken = _stacked(labels, _IGNORED)
-        named, due = self._named(input_ids, spoken, is_image, scenes)
+        labels = _stacked(next_ids, _IGNORED)
+        named, due = self._named(input_ids, labels, is_image, scenes)
         return Batch(
             input_ids=input_ids,
-            labels=spoken,
+            labels=labels,
             position_ids=rope_positions(is_image),
             pixel_values=patches(np.stack(pictures)),
             image_grid_thw=torch.tensor([[1, 2 * _GRID, 2 * _GRID]] * len(pictures)),

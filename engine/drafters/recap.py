@@ -24,6 +24,8 @@ from engine.memory.transitions import (
     ContextualMemory,
     Prediction,
     TokenMemory,
+    added,
+    likeliest,
     mixed,
     predictions_of,
 )
@@ -254,15 +256,17 @@ class RecapDrafter:
         target might have chosen in its place, by how likely it was to choose them."""
         if self._chosen_from is None:
             return None
-        followers: dict[int, float] = {}
+        rows, chances = [], []
         for rival, chance in zip(self._chosen_from.ids, self._chosen_from.probs, strict=True):
             row = self.memory.recall(rival)
-            for token, share in zip(row.ids, row.probs, strict=True) if row else ():
-                followers[token] = followers.get(token, 0.0) + chance * share
+            if row is not None:
+                rows.append(row)
+                chances.append(chance)
+        followers = added(rows, chances)
         total = sum(followers.values())
         if not total:
             return None
-        best = sorted(followers, key=followers.__getitem__, reverse=True)[: self.k]
+        best = likeliest(followers, self.k)
         return Prediction(best, [followers[token] / total for token in best])
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ come from it by masking and a child's context by shifting. Knows no model, no fi
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import log
@@ -65,13 +65,32 @@ def _confidence(probs: Sequence[float]) -> float:
     return min(max(1 - (log(total) - sum_p_log_p / total) / most, 0.0), 1.0)
 
 
+def added(
+    rows: Sequence[Prediction], shares: Sequence[float], least: float = 0.0
+) -> dict[int, float]:
+    """Probabilities of tokens under several predictions, each with its share, in no order.
+
+    Args:
+        least: what a prediction gives less probability is left out.
+    """
+    total: dict[int, float] = {}
+    for row, share in zip(rows, shares, strict=True):
+        for token, probability in zip(row.ids, row.probs, strict=True):
+            if probability < least:
+                break
+            total[token] = total.get(token, 0.0) + share * probability
+    return total
+
+
+def likeliest(probs: Mapping[int, float], k: int) -> list[int]:
+    """At most k tokens, most probable first."""
+    return sorted(probs, key=probs.__getitem__, reverse=True)[:k]
+
+
 def mixed(older: Prediction, newer: Prediction) -> Prediction:
     """Both in equal parts; of their tokens the likeliest, as many as the newer one has."""
-    probs: dict[int, float] = {}
-    for row in (newer, older):
-        for token, probability in zip(row.ids, row.probs, strict=True):
-            probs[token] = probs.get(token, 0.0) + probability / 2
-    ids = sorted(probs, key=probs.__getitem__, reverse=True)[: len(newer.ids)]
+    probs = added((newer, older), (0.5, 0.5))
+    ids = likeliest(probs, len(newer.ids))
     return Prediction(ids, [probs[token] for token in ids])
 
 
