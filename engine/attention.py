@@ -1,12 +1,13 @@
 """The attention of decode passes, given to transformers through its `AttentionInterface`.
 
 It differs from transformers' own `sdpa` in this: the query heads that share a key-value head are
-folded into its rows, so that keys and values are not copied once for each of them; many rows are
-taken in parts, where that keeps their bits; and products may be capped, as Gemma 2 asks for, which
+folded into its rows, so that keys and values are not copied once for each of them; rows are taken in
+parts or get company, where that keeps their bits; and products may be capped, as Gemma 2 asks for, which
 transformers leaves to its `eager` attention. Any other forward without a tree mask (prefill, vision
 towers) is transformers' own business.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,8 +23,14 @@ NAME = "recap_tree"
 ROWS_AT_ONCE = 62
 """Queries of a head that a CPU gets at once in half precision: from 64 on PyTorch (2.13) may take
 another way, with other roundings."""
-LONELY = (1, 33)
-"""Queries of which PyTorch takes the last alone, as it takes 32 at a time: other roundings too."""
+COMPANY = {1: 3, 2: 2, 3: 1, 33: 1}
+"""How many are added to so many queries. PyTorch takes 32 at a time; a lone one, and on some CPUs up
+to three, with other roundings."""
+KEYS_AT_ONCE = 512
+"""Keys that PyTorch takes at a time on a CPU; what is left over is the last part."""
+HALVED = range(193, 384)
+"""Sizes of a last part that oneDNN, without AMX, sums in halves; a larger one is cut behind 192 keys,
+a smaller one not at all. Measured with PyTorch 2.13 on Zen 5."""
 
 
 def tree_attention(
@@ -71,29 +78,68 @@ def _attend(
         return _capped(query, key, value, mask, scale, softcap)
     group = heads // kv_heads
     folded = query.reshape(1, kv_heads, group * n, dim)
-    if group > 1:
+    if group > 1 and n > 1:
         mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
-    rows = group * n
-    whole = rows <= ROWS_AT_ONCE and rows not in LONELY
-    if whole or query.device.type != "cpu" or query.dtype == torch.float32:
+    if query.device.type != "cpu" or query.dtype == torch.float32:
         output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
     else:
         output = _in_parts(folded, key, value, mask, scale)
-    return output.view(1, heads, n, -1).transpose(1, 2).contiguous()
+    return output.reshape(1, heads, n, -1).transpose(1, 2).contiguous()
 
 
 def _in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Attention of [1, kv heads, rows, head dim], each row with the bits that it has among few."""
+    """Attention of [1, kv heads, rows, head dim], each row with the bits that it has among others.
+
+    `mask` has one row for all, or one each.
+    """
     rows = query.shape[2]
-    if rows % ROWS_AT_ONCE in LONELY:
-        query, mask = (torch.cat([each, each[:, :, -1:]], 2) for each in (query, mask))
+    company = COMPANY.get(rows % ROWS_AT_ONCE, 0)
+    if company:
+        query = F.pad(query, (0, 0, 0, company))
+        if mask.shape[2] > 1:
+            mask = F.pad(mask, (0, 0, 0, company))
+    if rows + company <= ROWS_AT_ONCE:
+        whole = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        return whole[:, :, :rows]
     parts = [
         F.scaled_dot_product_attention(part, key, value, attn_mask=seen, scale=scale)
         for part, seen in zip(
             torch.split(query, ROWS_AT_ONCE, 2), torch.split(mask, ROWS_AT_ONCE, 2), strict=True
         )
     ]
-    return torch.cat(parts, 2)[:, :, :rows].contiguous()
+    return torch.cat(parts, 2)[:, :, :rows]
+
+
+def evenly_summed(keys: int) -> int:
+    """So many keys, or more, that a row's sum over those it sees does not depend on how many.
+
+    For half precision on a CPU.
+    """
+    left = keys % KEYS_AT_ONCE
+    return keys - left + HALVED.stop if left in HALVED and _halves() else keys
+
+
+@cache
+def _halves() -> bool:
+    """Whether this CPU sums `HALVED` keys in halves; a few milliseconds."""
+    random = torch.Generator().manual_seed(0)
+    fewer, all_, seen = 224, HALVED.stop, 200
+    mask = torch.full((1, 1, 1, all_), -torch.inf)
+    mask[..., :seen] = 0
+    for _ in range(8):
+        query, key, value = torch.randn(3, 1, 8, all_, 64, generator=random).bfloat16()
+        few, more = (
+            F.scaled_dot_product_attention(
+                query[:, :, :ROWS_AT_ONCE],
+                key[:, :, :keys],
+                value[:, :, :keys],
+                attn_mask=mask[..., :keys],
+            )
+            for keys in (fewer, all_)
+        )
+        if not torch.equal(few, more):
+            return True
+    return False
 
 
 def _shaped(query: Tensor, _: Tensor, value: Tensor, *__: object) -> Tensor:

@@ -3,7 +3,8 @@
 oneDNN lays a weight matrix out anew in every call that gets it as PyTorch keeps it, and that takes
 longer than the product itself: laid out once, SmolLM2-135M's products take about half the time (two
 cores with AMX, 1 to 16 rows). They then also come out the same, bit by bit, in a pass over one
-token and in one over up to `SAME_ROWS`: without that, answers in bfloat16 depend on the tree.
+token and in one over up to `SAME_ROWS`: without that, answers in bfloat16 depend on the tree. On
+some CPUs a row that is alone is summed in another way than rows together; it gets company there.
 """
 
 import platform
@@ -20,6 +21,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 SAME_ROWS = 32
 """Rows up to which a row's product does not depend on how many others there are (measured with
 oneDNN 3.7 and 3.11); the layout is made for half as many, the usual size of a pass."""
+COMPARED = 1 << 15
+"""Numbers of a product that are compared to find out whether lone rows are summed in another way:
+where they are, one in about 5,000 comes out different (oneDNN 3.11, Zen 5)."""
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers that get the same input, as transformers' models have them."""
 
@@ -92,6 +96,10 @@ class PackedWeights:
         weights = [layer.weight.detach() for layer in layers]
         whole = torch.cat(weights) if len(weights) > 1 else weights[0]
         self._packed = torch.ops.mkldnn._reorder_linear_weight(whole, SAME_ROWS // 2)
+        shape = (whole.shape[0], whole.shape[1], torch.get_num_threads())
+        if shape not in _LONELY:
+            _LONELY[shape] = self._differs_alone(whole.shape[1])
+        self._lonely = _LONELY[shape]
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
         self.key = next(_KEYS)
@@ -99,10 +107,26 @@ class PackedWeights:
 
     def product(self, rows: Tensor) -> Tensor:
         """[..., all features] of [..., in features]."""
+        if self._lonely and rows.numel() == rows.shape[-1]:
+            return self._product(torch.cat([rows, rows], -2))[..., :1, :]
+        return self._product(rows)
+
+    def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             rows, self._packed, self._bias, "none", [], ""
         )
         return product
+
+    def _differs_alone(self, features: int) -> bool:
+        """Whether some row's product depends on its being alone."""
+        random = torch.Generator().manual_seed(0)
+        count = max(-(-COMPARED // sum(self.sizes)), 2)
+        for _ in range(0, count, 2):
+            rows = torch.randn(2, features, generator=random).bfloat16()
+            together = self._product(rows)
+            if not torch.equal(together, torch.cat([self._product(row[None]) for row in rows])):
+                return True
+        return False
 
     def part(self, i: int, rows: Tensor) -> Tensor:
         """What layer i makes of these rows; computed when the first of the layers asks."""
@@ -171,6 +195,8 @@ class SharedProducts(CustomGraphPass):
         return f"{__name__}.SharedProducts 1"
 
 
+_LONELY: dict[tuple[int, int, int], bool] = {}
+"""By shape of the weights and number of threads, whether lone rows need company."""
 _KEYS = count()
 _WEIGHTS: "WeakValueDictionary[int, PackedWeights]" = WeakValueDictionary()
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.attention import evenly_summed
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
 from engine.packing import is_packed
@@ -127,6 +128,8 @@ class VerifyPasses:
         tree = _padded(tree, self.shapes.padded(n))
         self.places = places(tree.parents, self._lanes)
         keys = self.shapes.keys(start + max(self.places) + 1)
+        if self._lanes > 1:
+            keys = evenly_summed(keys)
         cache.reserve(keys - start + SPARE)
         ids, positions, slots = self._write(tree, position, start)
         masks = self._masks.of(tree, self.places, start, keys)

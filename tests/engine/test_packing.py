@@ -23,9 +23,9 @@ from tests.zoo import Zoo, conversations
 pytestmark = pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
 
 
-def layer(out: int = 576, bias: bool = False) -> nn.Linear:
+def layer(out: int = 576, bias: bool = False, features: int = 96) -> nn.Linear:
     torch.manual_seed(0)
-    return nn.Linear(96, out, bias=bias).bfloat16().requires_grad_(False)
+    return nn.Linear(features, out, bias=bias).bfloat16().requires_grad_(False)
 
 
 def packed(*layers: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -40,10 +40,12 @@ def test_the_product_is_the_layers(bias: bool) -> None:
     torch.testing.assert_close(found, layer(bias=bias)(rows), rtol=2**-7, atol=2**-7)
 
 
-@pytest.mark.parametrize("out", [192, 576, 1536])
-def test_a_row_is_the_same_bits_among_any_others(out: int) -> None:
-    product = packed(layer(out))
-    rows = torch.randn(SAME_ROWS, 96).bfloat16()
+@pytest.mark.parametrize(
+    ("out", "features"), [(192, 96), (576, 96), (1536, 96), (576, 1536), (896, 4864), (2048, 5504)]
+)
+def test_a_row_is_the_same_bits_among_any_others(out: int, features: int) -> None:
+    product = packed(layer(out, features=features))
+    rows = torch.randn(SAME_ROWS, features).bfloat16()
     alone = torch.cat([product(row[None]) for row in rows])
     for n in range(2, SAME_ROWS + 1):
         assert torch.equal(product(rows[:n].clone()), alone[:n])
