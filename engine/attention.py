@@ -1,10 +1,10 @@
 """The attention of decode passes, given to transformers through its `AttentionInterface`.
 
 It differs from transformers' own `sdpa` in this: the query heads that share a key-value head are
-folded into its rows, so that keys and values are not copied once for each of them; rows are taken in
-parts or get company, where that keeps their bits; and products may be capped, as Gemma 2 asks for, which
-transformers leaves to its `eager` attention. Any other forward without a tree mask (prefill, vision
-towers) is transformers' own business.
+folded into its rows, so that keys and values are not copied once for each of them; rows are taken
+in parts or get company, where that keeps their bits; and products may be capped, as Gemma 2 asks
+for, which transformers leaves to its `eager` attention. Any other forward without a tree mask
+(prefill, vision towers) is transformers' own business.
 """
 
 from functools import cache
@@ -24,13 +24,13 @@ ROWS_AT_ONCE = 62
 """Queries of a head that a CPU gets at once in half precision: from 64 on PyTorch (2.13) may take
 another way, with other roundings."""
 COMPANY = {1: 3, 2: 2, 3: 1, 33: 1}
-"""How many are added to so many queries. PyTorch takes 32 at a time; a lone one, and on some CPUs up
-to three, with other roundings."""
+"""How many are added to so many queries. PyTorch takes 32 at a time; a lone one, and on some CPUs
+up to three, with other roundings."""
 KEYS_AT_ONCE = 512
 """Keys that PyTorch takes at a time on a CPU; what is left over is the last part."""
 HALVED = range(193, 384)
-"""Sizes of a last part that oneDNN, without AMX, sums in halves; a larger one is cut behind 192 keys,
-a smaller one not at all. Measured with PyTorch 2.13 on Zen 5."""
+"""Sizes of a last part that oneDNN, without AMX, sums in halves; a larger one is cut behind 192
+keys, a smaller one not at all. Measured with PyTorch 2.13 on Zen 5."""
 
 
 def tree_attention(

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from engine.attention import NAME, tree_attention
+from engine.attention import COMPANY, NAME, ROWS_AT_ONCE, evenly_summed, tree_attention
+from engine.packing import fast_bfloat16
 from engine.tree import visibility
 
 PARENTS = [-1, 0, 0, 1, 1, 2]
@@ -112,6 +113,31 @@ def test_products_are_capped_where_the_model_asks_for_it(dtype: torch.dtype, kin
     expected = (scores.softmax(-1) @ value.double().repeat_interleave(2, 1)).transpose(1, 2)
     assert output.dtype == dtype
     torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(
+    not fast_bfloat16() or torch.cpu._is_amx_tile_supported(),
+    reason="with AMX nearly always, without bfloat16 in hardware not at all",
+)
+@pytest.mark.parametrize("seen", [40, 150, 203, 300, 500, 717])
+def test_a_row_has_the_same_bits_whatever_stands_beside_it_and_behind_what_it_sees(
+    seen: int,
+) -> None:
+    random = torch.Generator().manual_seed(seen)
+    query, key, value = torch.randn(3, 1, 2, 1200, 64, generator=random).bfloat16()
+    mask = torch.full((1, 1, 1, 1200), -torch.inf)
+    mask[..., :seen] = 0
+
+    def attended(rows: int, keys: int) -> Tensor:
+        seen_by_all = mask[..., : evenly_summed(keys)].expand(1, 1, rows, -1)
+        return tree_attention(Layer(1), query[:, :, :rows], key, value, seen_by_all)[0]
+
+    padded = -(-seen // 32) * 32
+    usual = attended(ROWS_AT_ONCE, padded)
+    for rows in (*COMPANY, 4, 17, 2 * ROWS_AT_ONCE + 1):
+        assert torch.equal(attended(rows, padded)[:, :ROWS_AT_ONCE], usual[:, :rows])
+    for keys in range(padded, padded + 320, 32):
+        assert torch.equal(attended(ROWS_AT_ONCE, keys), usual)
 
 
 def test_models_find_it_by_name() -> None:

@@ -123,7 +123,7 @@ def chain(tokens: list[int]) -> DraftTree:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_nearly_all_nodes_have_the_bits_that_they_would_have_without_other_branches(
+def test_nodes_have_the_bits_that_they_would_have_without_other_branches(
     zoo: Zoo, family: str
 ) -> None:
     loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
@@ -137,7 +137,8 @@ def test_nearly_all_nodes_have_the_bits_that_they_would_have_without_other_branc
         for node in range(0, len(tree), 5):
             path = [tree.tokens[at] for at in path_to(tree, node)]
             same.append(torch.equal(target.verify(chain(path))[-1], together[node]))
-    assert sum(same) >= 0.8 * len(same)
+    nearly_all = torch.cpu._is_amx_tile_supported()  # elsewhere it is all
+    assert sum(same) >= (0.8 if nearly_all else 1) * len(same)
 
 
 @pytest.mark.parametrize("method", ["recap", "racer", "suffix"])
