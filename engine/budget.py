@@ -8,7 +8,7 @@ on two cores, and the second token may cost more than the next seven. `Budget` b
 and picks the size. Knows no tokens and no clock.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -24,11 +24,12 @@ class PassCost:
     came from the first.
 
     Attributes:
-        ratios: the curve by n, from 0 tokens (not used) to the last knot; never falling.
+        at_knots: the curve there; never falling.
         cold: how many passes from here on are not counted.
     """
 
     KNOTS = (1, 2, 4, 8, 16, 32, 64, 128)
+    """Powers of two."""
     PRIOR_SLOPE = 0.02
     """What a token more is taken to cost before any pass was seen."""
     LEAST_SLOPE = 0.001
@@ -116,7 +117,7 @@ class PassCost:
 
     def _beside(self, tokens: int) -> list[tuple[int, float]]:
         """The knots next to a size, and how much each has to say about it; 1 in all."""
-        right = next(i for i, knot in enumerate(self.KNOTS) if knot >= tokens)
+        right = (tokens - 1).bit_length()
         if self.KNOTS[right] == tokens:
             self.last_seen[right] = self.passes
             return [(right, 1.0)]
@@ -125,34 +126,40 @@ class PassCost:
         return [(right - 1, 1 - share), (right, share)]
 
     def _redraw(self) -> None:
-        """Make the curve anew."""
+        """Make the curve anew, in seconds at every knot: a line through those that were seen."""
         seen = [i for i, times in enumerate(self._seen) if times] or [0]
-        sizes = [self.KNOTS[i] for i in seen]
-        seconds = [self._seconds[i] for i in seen]
+        knots, known, last = self.KNOTS, self._seconds, seen[-1]
+        first = known[seen[0]]
         if seen[0]:
-            sizes.insert(0, 1)
-            seconds.insert(0, seconds[0] / (1 + self.PRIOR_SLOPE * (sizes[1] - 1)))
-        last, end = sizes[-1], self.KNOTS[-1]
-        if last < end:
-            rise = (seconds[-1] - seconds[0]) / (last - 1) if last > 1 else 0.0
-            least = (self.LEAST_SLOPE if last > 1 else self.PRIOR_SLOPE) * seconds[0]
-            sizes.append(end)
-            seconds.append(seconds[-1] + max(rise, least) * (end - last))
-        self._curve = sizes, seconds
-        rising = list(accumulate(reversed(seconds), min))[::-1]
-        ratios = [1.0, 1.0]
-        for (left, low), (right, high) in pairwise(zip(sizes, rising, strict=True)):
-            start, step = low / rising[0], (high - low) / (rising[0] * (right - left))
-            ratios += [start + step * i for i in range(1, right - left + 1)]
-        self.ratios = ratios
+            first /= 1 + self.PRIOR_SLOPE * (knots[seen[0]] - 1)
+        curve = [first]
+        for left, right in pairwise([0, *seen] if seen[0] else seen):
+            rise = (known[right] - curve[-1]) / (knots[right] - knots[left])
+            start = curve[-1]
+            curve += [start + rise * (knots[i] - knots[left]) for i in range(left + 1, right + 1)]
+        rise = self.PRIOR_SLOPE * first
+        if last:
+            rise = max((curve[-1] - first) / (knots[last] - 1), self.LEAST_SLOPE * first)
+        end = curve[-1]
+        curve += [end + rise * (knot - knots[last]) for knot in knots[last + 1 :]]
+        self._curve = curve
+        rising = list(accumulate(reversed(curve), min))[::-1]
+        self.at_knots = [seconds / rising[0] for seconds in rising]
+
+    def ratio(self, tokens: int) -> float:
+        """Time of a pass over this many tokens, at most the last knot, by that of one over one."""
+        return self._on_line(self.at_knots, tokens)
 
     def _expected(self, tokens: int) -> float:
         """Seconds of a pass over this many tokens, at most the last knot."""
-        sizes, seconds = self._curve
-        right = max(bisect_left(sizes, tokens), 1)
-        low, high = sizes[right - 1], sizes[right]
-        share = (tokens - low) / (high - low)
-        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+        return self._on_line(self._curve, tokens)
+
+    def _on_line(self, curve: Sequence[float], tokens: int) -> float:
+        right = (tokens - 1).bit_length()  # of the first knot that is not smaller
+        if not right:
+            return curve[0]
+        start, left = curve[right - 1], self.KNOTS[right - 1]
+        return start + (curve[right] - start) * (tokens - left) / left
 
 
 class Budget:
@@ -210,7 +217,7 @@ class Budget:
             return self.FIRST[passes]
         if passes % self.AGAIN == 0 or passes in (8, 16, 32):
             ages = zip(self.cost.last_seen, self.LATER, strict=False)
-            return min(age for age in ages if self.cost.ratios[age[1]] < self.DEAR)[1]
+            return min(age for age in ages if self.cost.ratio(age[1]) < self.DEAR)[1]
         return 0
 
     def floor(self) -> float:
@@ -220,8 +227,8 @@ class Budget:
         """
         if self._trial:
             return 0.0
-        ratios = self.cost.ratios
-        slopes = ((ratios[b] - ratios[a]) / (b - a) for a, b in pairwise(PassCost.KNOTS))
+        points = pairwise(zip(PassCost.KNOTS, self.cost.at_knots, strict=True))
+        slopes = ((high - low) / (right - left) for (left, low), (right, high) in points)
         return max(min(slopes) - self.LEARNED, 0.0) / self._trust
 
     def wants(self, probability: float) -> bool:
@@ -233,7 +240,7 @@ class Budget:
         if self._tokens >= (self._trial or PassCost.KNOTS[-1]):
             return False
         gain = probability * self._trust + self.LEARNED
-        value = (self._expected + gain) / self.cost.ratios[self._tokens + 1]
+        value = (self._expected + gain) / self.cost.ratio(self._tokens + 1)
         if not self._trial and value <= self._best and not self._later(gain):
             return False
         self._tokens += 1
@@ -248,8 +255,8 @@ class Budget:
         each = self.FADING * gain
         tokens, expected = self._tokens, self._expected - each * self._tokens
         return any(
-            expected + each * larger > self._best * self.cost.ratios[larger]
-            for larger in PassCost.KNOTS
+            expected + each * larger > self._best * ratio
+            for larger, ratio in zip(PassCost.KNOTS, self.cost.at_knots, strict=True)
             if larger > tokens
         )
 

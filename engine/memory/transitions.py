@@ -74,11 +74,12 @@ def added(
         least: what a prediction gives less probability is left out.
     """
     total: dict[int, float] = {}
+    before = total.get
     for row, share in zip(rows, shares, strict=True):
         for token, probability in zip(row.ids, row.probs, strict=True):
             if probability < least:
                 break
-            total[token] = total.get(token, 0.0) + share * probability
+            total[token] = before(token, 0.0) + share * probability
     return total
 
 
@@ -89,9 +90,13 @@ def likeliest(probs: Mapping[int, float], k: int) -> list[int]:
 
 def mixed(older: Prediction, newer: Prediction) -> Prediction:
     """Both in equal parts; of their tokens the likeliest, as many as the newer one has."""
-    probs = added((newer, older), (0.5, 0.5))
-    ids = likeliest(probs, len(newer.ids))
-    return Prediction(ids, [probs[token] for token in ids])
+    # As `added` with halves, but faster: this is done for every node of every pass.
+    doubled = dict(zip(newer.ids, newer.probs, strict=True))
+    before = doubled.get
+    for token, probability in zip(older.ids, older.probs, strict=True):
+        doubled[token] = before(token, 0.0) + probability
+    ids = likeliest(doubled, len(newer.ids))
+    return Prediction(ids, [0.5 * doubled[token] for token in ids])
 
 
 def predictions_of(ids: NDArray[np.integer], probs: NDArray[np.float32]) -> list[Prediction]:
