@@ -28,7 +28,7 @@ from engine.demo import MODEL_DIR
 from engine.errors import ModelError, RecapError, UsageError
 from engine.families import Family, family_of
 from engine.packages import ACCELERATE, is_quantised, require
-from engine.packing import fast_bfloat16, pack, packable
+from engine.packing import fast_bfloat16, pack, worth_packing
 from engine.processors import load_processor
 from engine.prompts import PromptEncoder
 
@@ -181,7 +181,7 @@ def _weights(
     if device_map or quantised:
         return model.eval()
     model = model.to(place).eval()
-    if packable(model):
+    if worth_packing(model):
         pack(model, spare=spare)
     return model
 

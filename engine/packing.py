@@ -1,16 +1,20 @@
-"""Linear layers of a bfloat16 model on a CPU, kept in the layout that its matrix units read.
+"""Linear layers of a model on a CPU, kept in the layout that its vector and matrix units read.
 
-oneDNN lays a weight matrix out anew in every call that gets it as PyTorch keeps it, and that takes
-longer than the product itself: laid out once, SmolLM2-135M's products take about half the time (two
-cores with AMX, 1 to 16 rows). They then also come out the same, bit by bit, in a pass over one
-token and in one over up to `SAME_ROWS`: without that, answers in bfloat16 depend on the tree. On
-some CPUs a row that is alone is summed in another way than rows together; it gets company there.
+A library lays a weight matrix out anew in every call that gets it as PyTorch keeps it, and that
+takes longer than the product itself: laid out once by oneDNN, SmolLM2-135M's products in bfloat16
+take about half the time (two cores with AMX, 1 to 16 rows), and in float32, which else is MKL's, a
+third to a quarter (two cores of Zen 5). In float32 that depends on the CPU, and is tried.
+
+In bfloat16 they also come out the same, bit by bit, in a pass over one token and in one over up to
+`SAME_ROWS`: without that, answers depend on the tree. On some CPUs a row that is alone is summed in
+another way than rows together; it gets company there.
 """
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
+from time import perf_counter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -28,16 +32,55 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers that get the same input, as transformers' models have them."""
 
 
-def packable(model: Any) -> bool:
-    """Whether this model is on a CPU, in bfloat16, and the CPU multiplies that in hardware."""
-    embeddings = model.get_input_embeddings().weight
-    return (
-        embeddings.device.type == "cpu"
-        and embeddings.dtype == torch.bfloat16
-        and platform.machine() in ("x86_64", "AMD64")
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and fast_bfloat16()
-    )
+TRIED_BYTES, TRIED_LEAST = 1 << 26, 1 << 22
+"""How much of a float32 model's weights the trial takes: more than caches hold; and below how much
+it is not worth one."""
+TRIED_ROWS, TRIED_ROUNDS = (1, 8), 5
+
+
+def worth_packing(model: Any) -> bool:
+    """Whether this model is on an x86 CPU, and packed it is faster there.
+
+    So it is in bfloat16 where the CPU multiplies that in hardware; in float32 a trial tells.
+    """
+    weights = model.get_input_embeddings().weight
+    if (
+        weights.device.type != "cpu"
+        or platform.machine() not in ("x86_64", "AMD64")
+        or not torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    ):
+        return False
+    if weights.dtype == torch.float32:
+        return _faster_packed(model)
+    return weights.dtype == torch.bfloat16 and fast_bfloat16()
+
+
+@torch.inference_mode()
+def _faster_packed(model: Any) -> bool:
+    """Whether products of few rows with this model's first weights take less time packed."""
+    layers: list[nn.Linear] = []
+    size = 0
+    for layer in model.get_decoder().modules():
+        if type(layer) is nn.Linear and size < TRIED_BYTES:
+            layers.append(layer)
+            size += layer.weight.nbytes
+    if size < TRIED_LEAST:
+        return False
+    packed = [PackedWeights([layer]).product for layer in layers]
+    for rows in TRIED_ROWS:
+        inputs = [torch.ones(rows, layer.in_features) for layer in layers]
+        rounds = [(_seconds(layers, inputs), _seconds(packed, inputs)) for _ in range(TRIED_ROUNDS)]
+        as_they_are, better = map(min, zip(*rounds, strict=True))
+        if better > as_they_are:
+            return False
+    return True
+
+
+def _seconds(products: Sequence[Callable[[Tensor], Tensor]], inputs: Sequence[Tensor]) -> float:
+    started = perf_counter()
+    for product, rows in zip(products, inputs, strict=True):
+        product(rows)
+    return perf_counter() - started
 
 
 def fast_bfloat16() -> bool:
@@ -46,9 +89,9 @@ def fast_bfloat16() -> bool:
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 
 
-def is_packed(model: Any) -> bool:
-    """Whether `pack` was here."""
-    return isinstance(model.get_output_embeddings(), PackedLinear)
+def keeps_bits(model: Any) -> bool:
+    """Whether products are in half precision, and a row's do not depend on the others."""
+    return model.dtype == torch.bfloat16 and isinstance(model.get_output_embeddings(), PackedLinear)
 
 
 def pack(model: Any, *, spare: bool = False) -> None:
@@ -68,7 +111,16 @@ def pack(model: Any, *, spare: bool = False) -> None:
         for group in groups:
             _replace(model, names, group, spare=spare)
     if type(head) is nn.Linear:
+        tied = head.weight is model.get_input_embeddings().weight
         _replace(model, names, [head], spare=spare)
+        model.get_output_embeddings().parameters_packed *= not tied
+
+
+def parameter_count(model: Any) -> int:
+    """How many numbers the model's weights are, whether they are packed or not."""
+    layers = [it for it in model.modules() if isinstance(it, PackedLinear)]
+    count: int = model.num_parameters()
+    return count + sum(layer.parameters_packed for layer in layers)
 
 
 @contextmanager
@@ -88,7 +140,7 @@ class PackedWeights:
     """The weights of some linear layers on the same input, in one matrix."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """`layers`: bfloat16, all with a bias or all without."""
+        """`layers`: all with a bias or all without."""
         self.sizes = [layer.out_features for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers))
@@ -96,10 +148,7 @@ class PackedWeights:
         weights = [layer.weight.detach() for layer in layers]
         whole = torch.cat(weights) if len(weights) > 1 else weights[0]
         self._packed = torch.ops.mkldnn._reorder_linear_weight(whole, SAME_ROWS // 2)
-        shape = (whole.shape[0], whole.shape[1], torch.get_num_threads())
-        if shape not in _LONELY:
-            _LONELY[shape] = self._differs_alone(whole.shape[1])
-        self._lonely = _LONELY[shape]
+        self._lonely = whole.dtype == torch.bfloat16 and self._differs_alone(whole.shape[1])
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
         self.key = next(_KEYS)
@@ -119,14 +168,17 @@ class PackedWeights:
 
     def _differs_alone(self, features: int) -> bool:
         """Whether some row's product depends on its being alone."""
-        random = torch.Generator().manual_seed(0)
-        count = max(-(-COMPARED // sum(self.sizes)), 2)
-        for _ in range(0, count, 2):
-            rows = torch.randn(2, features, generator=random).bfloat16()
-            together = self._product(rows)
-            if not torch.equal(together, torch.cat([self._product(row[None]) for row in rows])):
-                return True
-        return False
+        shape = (sum(self.sizes), features, torch.get_num_threads())
+        if shape not in _LONELY:
+            random = torch.Generator().manual_seed(0)
+            pairs = -(-COMPARED // (2 * shape[0]))
+            rows = torch.randn(pairs, 2, features, generator=random).bfloat16()
+            _LONELY[shape] = any(
+                not torch.equal(self._product(pair)[i], self._product(pair[i : i + 1])[0])
+                for pair in rows
+                for i in range(2)
+            )
+        return _LONELY[shape]
 
     def part(self, i: int, rows: Tensor) -> Tensor:
         """What layer i makes of these rows; computed when the first of the layers asks."""
@@ -142,13 +194,18 @@ class PackedWeights:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, [..., in features] to [..., out features], both bfloat16."""
+    """A linear layer, [..., in features] to [..., out features].
+
+    Attributes:
+        parameters_packed: how many of the model's parameters are in here and nowhere else.
+    """
 
     def __init__(self, layer: nn.Linear, weights: PackedWeights, i: int, *, spare: bool) -> None:
         """`i`: the layer's place among those of `weights`; `spare`: keep it, as `original`."""
         super().__init__()
         self._weights, self._i = weights, i
         self._spare = (layer,) if spare else None  # in a tuple it is no submodule
+        self.parameters_packed = sum(weight.numel() for weight in layer.parameters())
 
     @property
     def original(self) -> nn.Linear:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from engine.attention import evenly_summed
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
-from engine.packing import is_packed
+from engine.packing import keeps_bits
 from engine.tree import LANES, DraftTree, places
 
 
@@ -112,7 +112,7 @@ class VerifyPasses:
         self.shapes = shapes
         self.places: list[int] = []
         # Where it is not packed other sums differ, whatever the places.
-        self._lanes = LANES if is_packed(model) else 1
+        self._lanes = LANES if keeps_bits(model) else 1
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)

@@ -12,7 +12,7 @@ from engine.attention import NAME as TREE_ATTENTION
 from engine.errors import UsageError
 from engine.families import Family, family_of
 from engine.loading import Device, Dtype, device_named, dtype_named, explained, load_config
-from engine.packing import pack, packable
+from engine.packing import pack, worth_packing
 
 
 def random_model(name: str, device: Device = "auto", dtype: Dtype = "auto") -> tuple[Any, Family]:
@@ -40,6 +40,6 @@ def random_model(name: str, device: Device = "auto", dtype: Dtype = "auto") -> t
             else TREE_ATTENTION,
             trust_remote_code=False,
         )
-    if packable(model):
+    if worth_packing(model):
         pack(model)
     return model.eval(), family

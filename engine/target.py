@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
-from engine.packing import SAME_ROWS, is_packed
+from engine.packing import SAME_ROWS, keeps_bits
 from engine.passes import USUAL, LanguagePart, PassShapes, VerifyPasses, cache_argument
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
@@ -107,7 +107,7 @@ class Target:
 
         None where nothing is known of that.
         """
-        return SAME_ROWS if is_packed(self.model) else None
+        return SAME_ROWS if keeps_bits(self.model) else None
 
     def padded(self, n: int) -> int:
         """Nodes that a pass over a tree of n nodes computes."""

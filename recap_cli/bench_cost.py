@@ -169,6 +169,7 @@ def _measurement(
 ) -> Measurement:
     from engine.bench.machine import machine  # noqa: PLC0415
     from engine.bench.payoff import SHAPES, payoff  # noqa: PLC0415
+    from engine.packing import parameter_count  # noqa: PLC0415
 
     model = subject.target.model
     by_context = [list(group) for _, group in groupby(points, lambda point: point.context)]
@@ -176,7 +177,7 @@ def _measurement(
         model=subject.name,
         random_weights=random_weights,
         compiled=compiled,
-        parameters=model.num_parameters(),
+        parameters=parameter_count(model),
         device=str(subject.target.device),
         dtype=str(model.dtype).removeprefix("torch."),
         machine=machine(subject.target.device),

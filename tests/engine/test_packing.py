@@ -1,45 +1,66 @@
-"""Packed layers compute what they did, and the same for a row whatever stands beside it."""
+"""Packed layers compute what they did, and in bfloat16 the same for a row whatever is beside it."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from engine import packing
 from engine.drafters.registry import Method
 from engine.events import Finished
 from engine.families import FAMILIES
 from engine.loading import load_model
 from engine.options import DrafterOptions
-from engine.packing import SAME_ROWS, PackedLinear, PackedWeights, fast_bfloat16, pack, unpacked
+from engine.packing import (
+    SAME_ROWS,
+    PackedLinear,
+    PackedWeights,
+    fast_bfloat16,
+    pack,
+    parameter_count,
+    unpacked,
+)
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
 from engine.tree import DraftTree
-from tests.engine.test_target import path_to, tree_of
-from tests.zoo import Zoo, conversations
+from tests.engine.test_target import check_sabotaged, path_to, tree_of
+from tests.zoo import ANSWER, Zoo, conversations
 
-pytestmark = pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+in_bfloat16 = pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=in_bfloat16)]
+)
 
 
-def layer(out: int = 576, bias: bool = False, features: int = 96) -> nn.Linear:
+def layer(
+    out: int = 576,
+    bias: bool = False,
+    features: int = 96,
+    dtype: torch.dtype = torch.bfloat16,
+) -> nn.Linear:
     torch.manual_seed(0)
-    return nn.Linear(features, out, bias=bias).bfloat16().requires_grad_(False)
+    return nn.Linear(features, out, bias=bias, dtype=dtype).requires_grad_(False)
 
 
 def packed(*layers: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     return PackedWeights(layers).product
 
 
+@DTYPES
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_product_is_the_layers(bias: bool) -> None:
-    rows = torch.randn(1, 5, 96).bfloat16()
-    found = packed(layer(bias=bias))(rows)
+def test_the_product_is_the_layers(bias: bool, dtype: torch.dtype) -> None:
+    rows = torch.randn(1, 5, 96).to(dtype)
+    found = packed(layer(bias=bias, dtype=dtype))(rows)
     assert found.shape == (1, 5, 576)
-    torch.testing.assert_close(found, layer(bias=bias)(rows), rtol=2**-7, atol=2**-7)
+    close = 2**-7 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found, layer(bias=bias, dtype=dtype)(rows), rtol=close, atol=close)
 
 
+@in_bfloat16
 @pytest.mark.parametrize(
     ("out", "features"), [(192, 96), (576, 96), (1536, 96), (576, 1536), (896, 4864), (2048, 5504)]
 )
@@ -51,9 +72,10 @@ def test_a_row_is_the_same_bits_among_any_others(out: int, features: int) -> Non
         assert torch.equal(product(rows[:n].clone()), alone[:n])
 
 
-def test_layers_on_one_input_share_a_product() -> None:
-    weights = PackedWeights([layer(192), layer(576)])
-    rows, others = torch.randn(2, 1, 3, 96).bfloat16()
+@DTYPES
+def test_layers_on_one_input_share_a_product(dtype: torch.dtype) -> None:
+    weights = PackedWeights([layer(192, dtype=dtype), layer(576, dtype=dtype)])
+    rows, others = torch.randn(2, 1, 3, 96).to(dtype)
     product = weights.product(rows).split_with_sizes([192, 576], -1)
     for _ in range(2):
         assert torch.equal(weights.part(0, rows), product[0])
@@ -62,6 +84,7 @@ def test_layers_on_one_input_share_a_product() -> None:
     assert torch.equal(weights.part(1, rows), product[1])
 
 
+@in_bfloat16
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_model_in_bfloat16_on_a_cpu_is_packed(zoo: Zoo, family: str) -> None:
     model = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16").model
@@ -71,6 +94,7 @@ def test_a_model_in_bfloat16_on_a_cpu_is_packed(zoo: Zoo, family: str) -> None:
     assert isinstance(model.get_output_embeddings(), PackedLinear)
 
 
+@in_bfloat16
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_packed_model_gives_the_logits_of_the_model(zoo: Zoo, family: str) -> None:
     folder = str(zoo.folder_of(family, None))
@@ -86,17 +110,64 @@ def test_a_packed_model_gives_the_logits_of_the_model(zoo: Zoo, family: str) -> 
     torch.testing.assert_close(packed.verify(tree), expected, rtol=0, atol=0.1 * scale)
 
 
-def test_float32_is_left_as_it_is(zoo: Zoo) -> None:
-    model = load_model(str(zoo.folder_of("llama", None)), "cpu", "float32").model
-    assert not any(isinstance(module, PackedLinear) for module in model.modules())
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_model_that_is_packed_in_float32_gives_the_same_answers(zoo: Zoo, family: str) -> None:
+    loaded = zoo.load(family)
+    pack(loaded.model)
+    expected = zoo.answers(family, torch.float32, None)
+    for seed, messages in enumerate(conversations(loaded.family.vision)):
+        check_sabotaged(loaded, loaded.encoder.encode(messages), expected[seed], ANSWER, seed)
 
 
+def is_packed(model: Any) -> bool:
+    return any(isinstance(module, PackedLinear) for module in model.modules())
+
+
+def test_a_small_model_is_not_worth_a_trial(zoo: Zoo) -> None:
+    assert not is_packed(zoo.load("llama").model)
+
+
+@pytest.mark.parametrize("slow", [nn.Linear, PackedWeights])
+def test_in_float32_a_trial_tells_whether_to_pack(
+    zoo: Zoo, slow: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def slowly(self: Any, rows: torch.Tensor) -> torch.Tensor:
+        nonlocal now
+        now += 1
+        return product(self, rows)  # type: ignore[no-any-return]
+
+    name = "forward" if slow is nn.Linear else "product"
+    product = getattr(slow, name)
+    monkeypatch.setattr(slow, name, slowly)
+    monkeypatch.setattr(packing, "perf_counter", lambda: now)
+    monkeypatch.setattr(packing, "TRIED_LEAST", 0)
+    assert is_packed(zoo.load("llama").model) == (slow is nn.Linear)
+
+
+def test_in_float32_many_nodes_are_as_good_as_few(zoo: Zoo) -> None:
+    loaded = zoo.load("llama")
+    pack(loaded.model)
+    assert Target(loaded.model, loaded.family).same_nodes is None
+
+
+@in_bfloat16
 def test_a_spare_comes_back_for_a_while(zoo: Zoo) -> None:
     model = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16", spare=True).model
     packed = {name for name, it in model.named_modules() if isinstance(it, PackedLinear)}
     with unpacked(model):
         assert {type(model.get_submodule(name)) for name in packed} == {nn.Linear}
     assert {type(model.get_submodule(name)) for name in packed} == {PackedLinear}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen2_5_vl"])
+def test_packed_weights_are_counted_once(zoo: Zoo, family: str) -> None:
+    model = zoo.load(family).model
+    before = parameter_count(model)
+    assert before == model.num_parameters()
+    pack(model)
+    assert parameter_count(model) == before
 
 
 def test_without_a_spare_the_weights_are_held_once(zoo: Zoo) -> None:
@@ -122,6 +193,7 @@ def chain(tokens: list[int]) -> DraftTree:
     return tree
 
 
+@in_bfloat16
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_nodes_have_the_bits_that_they_would_have_without_other_branches(
     zoo: Zoo, family: str
@@ -141,6 +213,7 @@ def test_nodes_have_the_bits_that_they_would_have_without_other_branches(
     assert sum(same) >= (0.8 if nearly_all else 1) * len(same)
 
 
+@in_bfloat16
 @pytest.mark.parametrize("method", ["recap", "racer", "suffix"])
 def test_answers_in_bfloat16_are_plain_decoding_s(zoo: Zoo, method: Method) -> None:
     loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
@@ -156,6 +229,7 @@ def test_answers_in_bfloat16_are_plain_decoding_s(zoo: Zoo, method: Method) -> N
         assert ours.token_ids == plain.token_ids
 
 
+@in_bfloat16
 def test_a_size_left_to_recap_keeps_answers_plain(zoo: Zoo) -> None:
     loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
     session = Session(loaded, SessionOptions(memory=False))
