@@ -131,7 +131,7 @@ def load_model(
     `auto` picks CUDA, then Apple's MPS, then the CPU; and of dtypes the checkpoint's own, except
     that a CPU without bfloat16 instructions, and the demo model, which is too small to gain from
     them, compute in float32. With a device map accelerate spreads the layers over all devices.
-    A bfloat16 model on a CPU is packed (`engine.packing`), with `spare` if asked.
+    On a CPU a model is packed where that pays (`engine.packing`), with `spare` if asked.
 
     Raises:
         UsageError: the device is not there, or is named although a device map chooses.

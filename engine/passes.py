@@ -111,7 +111,7 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
-        # Where it is not packed other sums differ, whatever the places.
+        # Where products depend on a row's neighbours, places save nothing.
         self._lanes = LANES if keeps_bits(model) else 1
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device

@@ -30,7 +30,7 @@ class FakeTarget:
     def __init__(self, passes: int, signum: signal.Signals) -> None:
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=40))
         self.model = SimpleNamespace(
-            config=config, dtype=torch.bfloat16, num_parameters=lambda: 7_000_000
+            config=config, dtype=torch.bfloat16, num_parameters=lambda: 7_000_000, modules=list
         )
         self._left, self._signum = passes, signum
 
