@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from engine.budget import Budget, Calibration
-from engine.fusion import Retrieved, fuse
+from engine.fusion import fuse
 from engine.logits import Predictions
 from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
@@ -23,10 +23,10 @@ from engine.memory.transitions import (
     TWO,
     ContextualMemory,
     Prediction,
+    Recent,
     TokenMemory,
     added,
     likeliest,
-    mixed,
     predictions_of,
 )
 from engine.options import DrafterOptions
@@ -209,9 +209,9 @@ class RecapDrafter:
         What the node's three keys hold is fused with the suffix's continuation.
         """
         options = self.options
-        rows, kinds = self._recall(context)
-        kind = kinds[2] if rows[2] else kinds[1] if rows[1] else kinds[0]
-        fused = fuse(rows, options.specificity, options.entropy_weighting, least)
+        rows, specificity, knew = self._recall(context)
+        kind = knew.longest
+        fused = fuse(rows, specificity, options.entropy_weighting, least)
         likely: list[_Child] = []
         text = self._suffix.text
         if match_length >= options.suffix_min_match and options.suffix and match_end < len(text):
@@ -228,30 +228,48 @@ class RecapDrafter:
             if survival > least and token not in self._placeholders:
                 likely.append((survival, token, kind, claim))
         likely.sort(reverse=True)
-        return _Expanded(likely, rows, kinds)
+        return _Expanded(likely, knew)
 
-    def _recall(self, context: int) -> tuple[Retrieved, "_Kinds"]:
-        """What a node's one-, two- and three-token keys hold, and what kind each of them is.
+    def _recall(self, context: int) -> "tuple[list[Prediction], list[float], _Known]":
+        """What a node's one-, two- and three-token keys hold, with the specificity of each.
 
         A longer key that this request does not know is looked for among those of earlier ones.
         """
         one, two, three = self.options.specificity
         phrases = self.memory.phrases if self.options.phrases else None
+        rows: list[Prediction] = []
+        specificity: list[float] = []
         pair, triple, second, third = None, None, CONTEXTUAL_2, CONTEXTUAL_3
-        if two:
-            pair = self._contextual.pairs.get(context & TWO)
-            if pair is None and phrases is not None:
-                pair, second = phrases.recall(PAIR | context & TWO), EARLIER_2
         if three:
             triple = self._contextual.triples.get(context)
             if triple is None and phrases is not None:
                 triple, third = phrases.recall(TRIPLE | context), EARLIER_3
-        single, first = self.memory.recall(context & ONE) if one else None, TOKEN
-        if one and not (single or pair or triple) and context == self._context:
-            single, first = self._stand_in(), STAND_IN
-        return (single, pair, triple), (first, second, third)
+            if triple is not None:
+                rows.append(triple)
+                specificity.append(three)
+        if two:
+            pair = self._contextual.pairs.get(context & TWO)
+            if pair is None and phrases is not None:
+                pair, second = phrases.recall(PAIR | context & TWO), EARLIER_2
+            if pair is triple and rows:  # one pass wrote both
+                specificity[0] += two
+            elif pair is not None:
+                rows.append(pair)
+                specificity.append(two)
+        recent, first = self.memory.recent(context & ONE) if one else None, TOKEN
+        if one and not (recent or rows) and context == self._context:
+            recent, first = self._stand_in(), STAND_IN
+        if recent is not None:
+            share = one / len(recent)
+            for row in recent:
+                if rows and row is rows[-1]:
+                    specificity[-1] += share
+                else:
+                    rows.append(row)
+                    specificity.append(share)
+        return rows, specificity, _Known(pair, triple, first, second, third)
 
-    def _stand_in(self) -> Prediction | None:
+    def _stand_in(self) -> Recent | None:
         """What may follow the last token, of which nothing is known: what follows those that the
         target might have chosen in its place, by how likely it was to choose them."""
         if self._chosen_from is None:
@@ -267,7 +285,7 @@ class RecapDrafter:
         if not total:
             return None
         best = likeliest(followers, self.k)
-        return Prediction(best, [followers[token] / total for token in best])
+        return (Prediction(best, [followers[token] / total for token in best]),)
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
         """The match of a node's child: one longer if the child goes on like the earlier text."""
@@ -297,9 +315,7 @@ class RecapDrafter:
             last = context & ONE
             if last == NO_TOKEN:
                 continue
-            # What comes next depends on more than this token: what it was before counts, too.
-            older = tokens.recall(last)
-            tokens.store(last, row if older is None else mixed(older, row))
+            tokens.store(last, row)
             if context >> TOKEN_BITS & ONE != NO_TOKEN:
                 pairs[context & TWO] = row
                 if context >> 2 * TOKEN_BITS != NO_TOKEN:
@@ -311,29 +327,40 @@ _Child = tuple[float, int, int, float]
 guess, and what memories or suffix claim that probability to be."""
 
 
-_Kinds = tuple[int, int, int]
-"""What kind of guesses a node's one-, two- and three-token keys hold."""
+class _Known(NamedTuple):
+    """What a node's two- and three-token keys hold, and what kind of guesses those of all keys are,
+    the shortest first."""
+
+    pair: Prediction | None
+    triple: Prediction | None
+    first: int
+    second: int
+    third: int
+
+    @property
+    def longest(self) -> int:
+        """The kind of the longest key that knows the context."""
+        return self.third if self.triple else self.second if self.pair else self.first
 
 
 class _Expanded(NamedTuple):
     """What may follow a node, best first, and what its keys hold."""
 
     children: list[_Child]
-    rows: Retrieved
-    kinds: _Kinds
+    known: _Known
 
     def source(self, child: _Child) -> int:
         """The suffix where it was surer than the memories, else the longest key that knew."""
         _, token, kind, _ = child
         if kind == COPIED:
             return SUFFIX
-        _, two, three = self.rows
-        if three is not None and token in three.ids:
-            return KEYED[self.kinds[2]]
-        return KEYED[self.kinds[1] if two is not None and token in two.ids else self.kinds[0]]
+        pair, triple, first, second, third = self.known
+        if triple is not None and token in triple.ids:
+            return KEYED[third]
+        return KEYED[second if pair is not None and token in pair.ids else first]
 
 
-BARREN = _Expanded([], (None, None, None), (TOKEN, CONTEXTUAL_2, CONTEXTUAL_3))
+BARREN = _Expanded([], _Known(None, None, TOKEN, CONTEXTUAL_2, CONTEXTUAL_3))
 
 
 def _suffix_trust(options: DrafterOptions, match: int) -> float:

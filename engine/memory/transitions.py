@@ -88,17 +88,6 @@ def likeliest(probs: Mapping[int, float], k: int) -> list[int]:
     return sorted(probs, key=probs.__getitem__, reverse=True)[:k]
 
 
-def mixed(older: Prediction, newer: Prediction) -> Prediction:
-    """Both in equal parts; of their tokens the likeliest, as many as the newer one has."""
-    # As `added` with halves, but faster: this is done for every node of every pass.
-    doubled = dict(zip(newer.ids, newer.probs, strict=True))
-    before = doubled.get
-    for token, probability in zip(older.ids, older.probs, strict=True):
-        doubled[token] = before(token, 0.0) + probability
-    ids = likeliest(doubled, len(newer.ids))
-    return Prediction(ids, [0.5 * doubled[token] for token in ids])
-
-
 def predictions_of(ids: NDArray[np.integer], probs: NDArray[np.float32]) -> list[Prediction]:
     """One `Prediction` a row of [n, k] ids and probabilities."""
     return list(map(Prediction, ids.tolist(), probs.tolist()))
@@ -185,10 +174,24 @@ class PhraseMemory:
         return self._unpacked[key]
 
 
-class TokenMemory:
-    """Predictions under one-token keys; outlives requests, and in a file runs.
+Recent = tuple[Prediction] | tuple[Prediction, Prediction]
+"""Predictions after one token, the newest first."""
 
-    Rows of the file stay arrays until a key is first looked up.
+
+def _mixed(recent: Recent) -> Prediction:
+    """All in equal parts; of their tokens the likeliest, as many as the newest one has."""
+    if len(recent) == 1:
+        return recent[0]
+    probs = added(recent, (0.5, 0.5))
+    ids = likeliest(probs, len(recent[0].ids))
+    return Prediction(ids, [probs[token] for token in ids])
+
+
+class TokenMemory:
+    """Predictions under one-token keys, of each the newest and the one before; outlives requests.
+
+    What comes next depends on more than one token: what it was before counts, too. A file, in which
+    it outlives runs, keeps a mixture of both. Its rows stay arrays until a key is first looked up.
 
     Attributes:
         phrases: what outlives requests of predictions under longer keys.
@@ -198,7 +201,7 @@ class TokenMemory:
         self, table: TransitionTable | None = None, phrases: PhraseTable | None = None
     ) -> None:
         self.phrases = PhraseMemory(phrases)
-        self._rows: dict[int, Prediction] = {}
+        self._rows: dict[int, Recent] = {}
         self._written: dict[int, int] = {}
         self._table = table
         self._row_of = (
@@ -212,6 +215,11 @@ class TokenMemory:
 
     def recall(self, token: int) -> Prediction | None:
         """The newest prediction after a token."""
+        found = self.recent(token)
+        return found[0] if found else None
+
+    def recent(self, token: int) -> "Recent | None":
+        """The newest prediction after a token and, where there was one, that before."""
         found = self._rows.get(token)
         if found is not None or self._table is None:
             return found
@@ -219,13 +227,14 @@ class TokenMemory:
         if row is None:
             return None
         part = slice(row, row + 1)
-        found = predictions_of(self._table.next_ids[part], self._table.probs[part])[0]
+        found = (predictions_of(self._table.next_ids[part], self._table.probs[part])[0],)
         self._rows[token] = found
         return found
 
     def store(self, token: int, row: Prediction) -> None:
-        """Replace the prediction after a token."""
-        self._rows[token] = row
+        """Make this the newest prediction after a token."""
+        before = self.recent(token)
+        self._rows[token] = (row,) if before is None else (row, before[0])
         self._written[token] = self._written.get(token, 0) + 1
 
     @property
@@ -238,7 +247,7 @@ class TokenMemory:
         if not self._written:
             return None
         keys = sorted(self._written)
-        rows = [self._rows[key] for key in keys]
+        rows = [_mixed(self._rows[key]) for key in keys]
         return TransitionTable(
             keys=np.array(keys, np.int32),
             next_ids=np.array([row.ids for row in rows], np.int32),

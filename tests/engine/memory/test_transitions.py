@@ -16,7 +16,6 @@ from engine.memory.transitions import (
     PhraseMemory,
     Prediction,
     TokenMemory,
-    mixed,
     predictions_of,
 )
 from tests.engine.memory.tables import phrase_key, phrases, rows_of, table
@@ -60,11 +59,34 @@ def test_a_row_keeps_ids_and_probabilities_in_order() -> None:
     assert (list(only.ids), list(only.probs)) == ([9, 4], [0.75, 0.25])
 
 
-def test_a_mixed_row_keeps_as_many_tokens_as_the_newer_one_has() -> None:
-    row = mixed(Prediction([1, 2, 3], [0.5, 0.25, 0.25]), Prediction([4, 2], [0.75, 0.25]))
-    assert row == Prediction([4, 2], [0.375, 0.25])
-    row = mixed(Prediction([1, 2], [0.5, 0.5]), Prediction([2, 3, 1], [0.5, 0.25, 0.25]))
-    assert row == Prediction([2, 1, 3], [0.5, 0.375, 0.125])
+def test_the_two_newest_predictions_of_a_token_are_known() -> None:
+    memory = TokenMemory(FILE)
+    assert memory.recent(4) is None
+    assert memory.recent(1) == (row(10),)
+    for newer in (11, 12):
+        memory.store(1, row(newer))
+        assert memory.recent(1) == (row(newer), row(newer - 1))
+        assert memory.recall(1) == row(newer)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "expected"),
+    [
+        (([1, 2, 3], [0.5, 0.25, 0.25]), ([4, 2], [0.75, 0.25]), ([4, 2], [0.375, 0.25])),
+        (([1, 2], [0.5, 0.5]), ([2, 3, 1], [0.5, 0.25, 0.25]), ([2, 1, 3], [0.5, 0.375, 0.125])),
+    ],
+)
+def test_a_file_gets_both_mixed_with_as_many_tokens_as_the_newer_one_has(
+    older: tuple[list[int], list[float]],
+    newer: tuple[list[int], list[float]],
+    expected: tuple[list[int], list[float]],
+) -> None:
+    memory = TokenMemory()
+    memory.store(5, Prediction(*older))
+    memory.store(5, Prediction(*newer))
+    written = memory.written()
+    assert written is not None
+    assert (written.next_ids[0].tolist(), written.probs[0].tolist()) == expected
 
 
 @given(st.lists(st.integers(0, NO_TOKEN - 1), min_size=1))
@@ -102,13 +124,13 @@ def test_only_what_was_written_since_the_last_save_is_to_be_saved() -> None:
     memory.store(1, row(60))
     written = memory.written()
     assert written is not None
-    assert rows_of(written) == {1: ([60, 61], [0.75, 0.25], 2), 5: ([30, 31], [0.75, 0.25], 1)}
+    assert rows_of(written) == {1: ([60, 30], [0.375, 0.375], 2), 5: ([30, 31], [0.75, 0.25], 1)}
     memory.mark_saved()
     assert memory.written() is None
-    memory.store(5, row(70))
+    memory.store(6, row(70))
     written = memory.written()
     assert written is not None
-    assert rows_of(written) == {5: ([70, 71], [0.75, 0.25], 1)}
+    assert rows_of(written) == {6: ([70, 71], [0.75, 0.25], 1)}
 
 
 def test_an_empty_memory_knows_nothing() -> None:
