@@ -18,9 +18,6 @@ from engine.tree import DraftTree, accepted_path
 
 SEED_CHUNK = 64
 """Prompt positions whose logits are computed at a time: 40 MB in float32 at 152k vocabulary."""
-SEED_MOST = 256
-"""Prompt positions that are shown to the drafter, the last ones: their logits cost as much as some
-passes, and before a short answer all those of a long prompt would not pay."""
 
 
 class Cancel(Protocol):
@@ -108,12 +105,12 @@ def decode(
 def seed(
     target: PrefilledTarget, drafter: Drafter, prompt: Sequence[int], placeholders: frozenset[int]
 ) -> None:
-    """Show the drafter what the target predicts at the prompt's last text positions.
+    """Show the drafter what the target predicts at as many text positions as it wants, the last.
 
     The very last position is left out: its prediction is the first token, which is already known.
     """
     positions = [i for i, token in enumerate(prompt[:-1]) if token not in placeholders]
-    positions = positions[-SEED_MOST:]
+    positions = positions[-drafter.seeds :]
     for start in range(0, len(positions), SEED_CHUNK):
         chunk = positions[start : start + SEED_CHUNK]
         drafter.seed(chunk, predict(target.prompt_logits(chunk), drafter.k))

@@ -20,8 +20,8 @@ class Drafter(Protocol):
         ...
 
     @property
-    def seeds(self) -> bool:
-        """Whether it wants the target's predictions inside the prompt."""
+    def seeds(self) -> int:
+        """At how many of the prompt's last text positions it wants the target's predictions."""
         ...
 
     def start(self, prompt: Sequence[int]) -> None:
@@ -60,7 +60,7 @@ class PlainDrafter:
     """Autoregressive decoding: the tree is its root."""
 
     k = 0
-    seeds = False
+    seeds = 0
 
     def __init__(self) -> None:
         self._last = -1

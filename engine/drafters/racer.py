@@ -38,7 +38,8 @@ SHORTEST_MATCH = 2
 class RacerDrafter:
     """A tree of at most `nodes` tokens; trie and predictions outlive requests."""
 
-    seeds = True
+    seeds = 256
+    """The paper's are all; behind a long prompt they would cost as much as many passes."""
 
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]

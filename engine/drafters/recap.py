@@ -49,6 +49,8 @@ KEYED = {
     )
 }
 SUFFIX = SOURCES.index("suffix")
+SEEDS = 64
+"""A few: before a short answer more would not pay, and before a long one hardly."""
 NO_MATCH = (-1, 0)
 LONGEST_TRUST = 64
 PRIOR_TRUST = (0.4, 0.6, 0.75, 0.85, 0.5, 0.65, 0.2)
@@ -83,9 +85,9 @@ class RecapDrafter:
         return len(self._contextual.pairs) + len(self._contextual.triples)
 
     @property
-    def seeds(self) -> bool:
-        """Whether predictions inside the prompt fill the memories."""
-        return self.options.seeding
+    def seeds(self) -> int:
+        """At how many of the prompt's last text positions predictions fill the memories."""
+        return SEEDS if self.options.seeding else 0
 
     def pace(self) -> dict[str, Any]:
         """What was learned of the machine's speed and of how often claims hold, ready for JSON."""

@@ -67,7 +67,7 @@ class SamDrafter(CopyingDrafter):
 class SamRecyclingDrafter:
     """Copies long matches, and recycles tokens where there is none."""
 
-    seeds = False
+    seeds = 0
 
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]

@@ -95,7 +95,7 @@ class Scripted:
     """A drafter whose trees a test writes; it learns nothing and remembers what it was told."""
 
     k = 2
-    seeds = False
+    seeds = 0
 
     def __init__(self, grow: Callable[[DraftTree, Text, int], None]) -> None:
         """`grow(tree, text, max_depth)` adds nodes to a tree on the last token of the text."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from engine.decode import SEED_CHUNK, SEED_MOST, Limits, decode, seed
+from engine.decode import SEED_CHUNK, Limits, decode, seed
 from engine.drafters.base import Drafter, PlainDrafter
 from engine.drafters.recap import RecapDrafter
 from engine.logits import GreedyRules, Predictions
@@ -181,7 +181,7 @@ def test_time_of_the_consumer_is_not_decoding_time(monkeypatch: pytest.MonkeyPat
 
 
 class Seeded(PlainDrafter):
-    seeds = True
+    seeds = 40
     k = 3
 
     def __init__(self) -> None:
@@ -196,6 +196,7 @@ class Seeded(PlainDrafter):
 def test_seeding_shows_what_the_target_predicts_at_text_positions() -> None:
     prompt = [*PROMPT, 20, 20, 21, *PROMPT * (SEED_CHUNK // 2)]
     target, drafter = FakeTarget(MODEL, prompt), Seeded()
+    drafter.seeds = len(prompt)
     seed(target, drafter, prompt, frozenset({20, 21}))
     text_positions = [i for i in range(len(prompt) - 1) if prompt[i] not in (20, 21)]
     assert list(drafter.seen) == target.asked == text_positions, "all but the last, each once"
@@ -205,10 +206,10 @@ def test_seeding_shows_what_the_target_predicts_at_text_positions() -> None:
 
 
 def test_of_a_long_prompt_the_last_positions_are_shown() -> None:
-    prompt = PROMPT * SEED_MOST
+    prompt = PROMPT * SEED_CHUNK
     target, drafter = FakeTarget(MODEL, prompt), Seeded()
     seed(target, drafter, prompt, frozenset())
-    assert target.asked == list(range(len(prompt) - 1 - SEED_MOST, len(prompt) - 1))
+    assert target.asked == list(range(len(prompt) - 1 - drafter.seeds, len(prompt) - 1))
 
 
 def test_the_rules_see_the_text_that_was_committed() -> None:
