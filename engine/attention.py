@@ -28,9 +28,10 @@ COMPANY = {1: 3, 2: 2, 3: 1, 33: 1}
 up to three, with other roundings."""
 KEYS_AT_ONCE = 512
 """Keys that PyTorch takes at a time on a CPU; what is left over is the last part."""
-HALVED = range(193, 384)
-"""Sizes of a last part that oneDNN, without AMX, sums in halves; a larger one is cut behind 192
-keys, a smaller one not at all. Measured with PyTorch 2.13 on Zen 5."""
+SUMMED_AT_ONCE = 192
+"""Of these, keys that oneDNN, without AMX, sums at a time. Measured with PyTorch 2.13 on Zen 5."""
+HALVED = range(SUMMED_AT_ONCE + 1, 2 * SUMMED_AT_ONCE)
+"""Sizes of a last part that it sums in two halves instead."""
 
 
 def tree_attention(
@@ -117,6 +118,16 @@ def evenly_summed(keys: int) -> int:
     """
     left = keys % KEYS_AT_ONCE
     return keys - left + HALVED.stop if left in HALVED and _halves() else keys
+
+
+def place_in_sum(key: int) -> int:
+    """In which part of a row's sums a key is, where there are as many as `evenly_summed` says.
+
+    For half precision on a CPU: sums over the same terms in other parts have other roundings.
+    """
+    whole, left = divmod(key, KEYS_AT_ONCE)
+    parts = -(-KEYS_AT_ONCE // SUMMED_AT_ONCE)
+    return parts * whole + (left // SUMMED_AT_ONCE if _halves() else 0)
 
 
 @cache

@@ -39,6 +39,10 @@ class PrefilledTarget(Protocol):
         """[n, vocab] float32, one row a node."""
         ...
 
+    def exact(self, path: list[int]) -> list[int]:
+        """As much of an accepted path as may be committed, the root at least."""
+        ...
+
     def keep(self, path: Sequence[int]) -> None:
         """Commit these nodes of the tree that was verified last."""
         ...
@@ -87,7 +91,7 @@ def decode(
         drafted = perf_counter()
         logits = rules.apply(target.verify(tree), tree, history)
         predictions = predict(logits, drafter.k)
-        path = accepted_path(tree, predictions.choices)
+        path = target.exact(accepted_path(tree, predictions.choices))
         committed = limits.until_end([predictions.choices[node] for node in path])
         path = path[: len(committed)]
         target.keep(path)

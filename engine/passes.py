@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.attention import evenly_summed
+from engine.attention import evenly_summed, place_in_sum
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
 from engine.packing import keeps_bits
@@ -138,6 +138,21 @@ class VerifyPasses:
             return self.forward(ids, positions, masks, cache)[:n]
         finally:
             cache.slots = None
+
+    def exact(self, path: list[int], start: int) -> list[int]:
+        """As much of a path of the last tree as has, in half precision, a pass's bits without tree.
+
+        Where branches are many, a node's key may stand in another part of a sum than it would.
+
+        Args:
+            start: how many tokens were committed before that tree.
+        """
+        if self._lanes == 1:
+            return path
+        for depth, node in enumerate(path):
+            if place_in_sum(start + self.places[node]) != place_in_sum(start + depth):
+                return path[:depth]
+        return path
 
     def _write(self, tree: DraftTree, position: int, start: int) -> tuple[Tensor, Tensor, Tensor]:
         """Ids, positions and slots of a tree's nodes, in one transfer."""

@@ -130,6 +130,14 @@ class Target:
         root = self._cache.length + self._position_delta
         return self._passes.run(tree, self._cache, root)
 
+    def exact(self, path: list[int]) -> list[int]:
+        """As much of an accepted path of the tree that was verified last as may be committed.
+
+        In half precision on some CPUs that can be less than all: the rest was computed right, but
+        not with the bits that it would have without the tree's other branches.
+        """
+        return self._passes.exact(path, self._cache.length)
+
     @torch.inference_mode()
     def keep(self, path: Sequence[int]) -> None:
         """Commit these nodes of the tree that was verified last, root included."""

@@ -42,6 +42,9 @@ class FakeTarget:
             texts.append((*above, token))
         return torch.stack([self.logits_after(text) for text in texts])
 
+    def exact(self, path: list[int]) -> list[int]:
+        return path
+
     def keep(self, path: Sequence[int]) -> None:
         self.committed += [self.trees[-1].tokens[node] for node in path]
 

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from engine import packing
+from engine.attention import KEYS_AT_ONCE
 from engine.drafters.registry import Method
 from engine.events import Finished
 from engine.families import FAMILIES
-from engine.loading import load_model
+from engine.loading import Dtype, load_model
 from engine.options import DrafterOptions
 from engine.packing import (
     SAME_ROWS,
@@ -24,6 +25,7 @@ from engine.packing import (
     parameter_count,
     unpacked,
 )
+from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
 from engine.tree import DraftTree
@@ -211,6 +213,32 @@ def test_nodes_have_the_bits_that_they_would_have_without_other_branches(
             same.append(torch.equal(target.verify(chain(path))[-1], together[node]))
     nearly_all = torch.cpu._is_amx_tile_supported()  # elsewhere it is all
     assert sum(same) >= (0.8 if nearly_all else 1) * len(same)
+
+
+BRANCHED = DraftTree([10, 11, 12, 13], [-1, 0, 0, 2], [0, 1, 1, 2], [-1, 0, 0, 0], [1.0] * 4)
+"""A second child with a child of its own: their keys stand a vector further than they would."""
+
+
+@pytest.mark.parametrize(
+    ("committed", "path", "exact"),
+    [
+        (420, [0, 2, 3], [0, 2, 3]),
+        (KEYS_AT_ONCE - 10, [0, 2, 3], [0]),
+        (KEYS_AT_ONCE - 10, [0, 1], [0, 1]),
+        (KEYS_AT_ONCE - 18, [0, 2, 3], [0, 2]),
+        (KEYS_AT_ONCE - 1, [0, 2, 3], [0, 2, 3]),
+    ],
+)
+@DTYPES
+def test_in_half_precision_a_path_ends_where_its_sums_would_be_parted_otherwise(
+    zoo: Zoo, dtype: torch.dtype, committed: int, path: list[int], exact: list[int]
+) -> None:
+    name: Dtype = "float32" if dtype == torch.float32 else "bfloat16"
+    loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", name)
+    target = Target(loaded.model, loaded.family)
+    target.prefill(EncodedPrompt(torch.full((1, committed), 20), {}, 0, ""), room=64)
+    target.verify(BRANCHED)
+    assert target.exact(path) == (path if dtype == torch.float32 else exact)
 
 
 @in_bfloat16
