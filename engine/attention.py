@@ -120,14 +120,13 @@ def evenly_summed(keys: int) -> int:
     return keys - left + HALVED.stop if left in HALVED and _halves() else keys
 
 
-def place_in_sum(key: int) -> int:
+def place_in_sum(key: int) -> tuple[int, int]:
     """In which part of a row's sums a key is, where there are as many as `evenly_summed` says.
 
     For half precision on a CPU: sums over the same terms in other parts have other roundings.
     """
     whole, left = divmod(key, KEYS_AT_ONCE)
-    parts = -(-KEYS_AT_ONCE // SUMMED_AT_ONCE)
-    return parts * whole + (left // SUMMED_AT_ONCE if _halves() else 0)
+    return whole, left // SUMMED_AT_ONCE if _halves() else 0
 
 
 @cache

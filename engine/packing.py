@@ -174,9 +174,10 @@ class PackedWeights:
             pairs = -(-COMPARED // (2 * shape[0]))
             rows = torch.randn(pairs, 2, features, generator=random).bfloat16()
             _LONELY[shape] = any(
-                not torch.equal(self._product(pair)[i], self._product(pair[i : i + 1])[0])
+                not torch.equal(
+                    self._product(pair), torch.cat(list(map(self._product, pair[:, None])))
+                )
                 for pair in rows
-                for i in range(2)
             )
         return _LONELY[shape]
 

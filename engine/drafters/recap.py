@@ -286,8 +286,7 @@ class RecapDrafter:
         total = sum(followers.values())
         if not total:
             return None
-        best = likeliest(followers, self.k)
-        return (Prediction(best, [followers[token] / total for token in best]),)
+        return (likeliest({token: each / total for token, each in followers.items()}, self.k),)
 
     def _follow(self, token: int, match_end: int, match_length: int) -> tuple[int, int]:
         """The match of a node's child: one longer if the child goes on like the earlier text."""

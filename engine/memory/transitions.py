@@ -83,9 +83,10 @@ def added(
     return total
 
 
-def likeliest(probs: Mapping[int, float], k: int) -> list[int]:
-    """At most k tokens, most probable first."""
-    return sorted(probs, key=probs.__getitem__, reverse=True)[:k]
+def likeliest(probs: Mapping[int, float], k: int) -> Prediction:
+    """The k most probable tokens, or fewer, as a prediction."""
+    ids = sorted(probs, key=probs.__getitem__, reverse=True)[:k]
+    return Prediction(ids, [probs[token] for token in ids])
 
 
 def predictions_of(ids: NDArray[np.integer], probs: NDArray[np.float32]) -> list[Prediction]:
@@ -182,9 +183,7 @@ def _mixed(recent: Recent) -> Prediction:
     """All in equal parts; of their tokens the likeliest, as many as the newest one has."""
     if len(recent) == 1:
         return recent[0]
-    probs = added(recent, (0.5, 0.5))
-    ids = likeliest(probs, len(recent[0].ids))
-    return Prediction(ids, [probs[token] for token in ids])
+    return likeliest(added(recent, (0.5, 0.5)), len(recent[0].ids))
 
 
 class TokenMemory:
