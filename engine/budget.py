@@ -21,7 +21,7 @@ class PassCost:
     """Time of a pass over n tokens, as a multiple of a pass over one: a curve through KNOTS.
 
     Between knots that were seen it is a line; beyond the last of them it goes on as steeply as it
-    came from the first.
+    came from the first. A knot counts as seen after one pass of its size, or a few of sizes near.
 
     Attributes:
         at_knots: the curve there; never falling.
@@ -39,8 +39,8 @@ class PassCost:
     LEAST_RATE = 0.05
     DRIFT_RATE = 0.05
     SLOWNESS = 0.3
-    """How far to go along with a pass that was slow, beside one that was fast: passes are slow by
-    mischance, never fast."""
+    """What a pass that was slow weighs, beside one that was fast: passes are slow by mischance,
+    never fast."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -83,17 +83,17 @@ class PassCost:
             self._seconds = [unit * each for each in self._seconds]
             self._redraw()
         error = min(seconds / self._expected(tokens), OUTLIER)
-        news = False
-        for knot, share in self._beside(tokens):
-            if not self._seen[knot]:
-                news = True
+        beside = self._beside(tokens)
+        for knot, share in beside:
+            if self._seen[knot] < 1:
                 self._seconds[knot] = self._expected(self.KNOTS[knot])
             self._seen[knot] += share
             self._seconds[knot] *= error ** (share * self._rate(self._seen[knot], error))
             self._keep_rising(knot)
-        if not news:
-            drift = error**self.DRIFT_RATE
-            self._seconds = [drift * each for each in self._seconds]
+        # The less is known of a size, the less its surprises say about others.
+        familiar = 1 - 1 / max(min(self._seen[knot] for knot, _ in beside), 1)
+        drift = error ** (self.DRIFT_RATE * familiar * self._weight(error))
+        self._seconds = [drift * each for each in self._seconds]
         self._redraw()
 
     def _keep_rising(self, knot: int) -> None:
@@ -102,7 +102,7 @@ class PassCost:
         A pass is slow by mischance, never fast.
         """
         for larger in range(knot + 1, len(self.KNOTS)):
-            if self._seen[larger] and self._seconds[larger] < self._seconds[knot]:
+            if self._seen[larger] >= 1 and self._seconds[larger] < self._seconds[knot]:
                 if self._seen[knot] < self.FEW:
                     self._seconds[knot] = self._seconds[larger]
                 else:
@@ -110,10 +110,13 @@ class PassCost:
 
     def _rate(self, seen: float, error: float) -> float:
         """How far to go along with a pass: of the first ones at a knot the fastest is believed."""
-        if error < 1 and seen < self.FEW:
+        if seen <= 1 or (error < 1 and seen < self.FEW):
             return 1.0
-        rate = max(1 / max(seen, 1), self.LEAST_RATE)
-        return rate if error < 1 else self.SLOWNESS * rate
+        return max(1 / seen, self.LEAST_RATE) * self._weight(error)
+
+    def _weight(self, error: float) -> float:
+        """Of a pass that took so many times the expected."""
+        return self.SLOWNESS if error > 1 else 1.0
 
     def _beside(self, tokens: int) -> list[tuple[int, float]]:
         """The knots next to a size, and how much each has to say about it; 1 in all."""
@@ -127,7 +130,7 @@ class PassCost:
 
     def _redraw(self) -> None:
         """Make the curve anew, in seconds at every knot: a line through those that were seen."""
-        seen = [i for i, times in enumerate(self._seen) if times] or [0]
+        seen = [i for i, times in enumerate(self._seen) if times >= 1] or [0]
         knots, known, last = self.KNOTS, self._seconds, seen[-1]
         first = known[seen[0]]
         if seen[0]:

@@ -52,6 +52,15 @@ def test_noise_and_hiccups_move_it_little() -> None:
     assert cost.ratio(8) == pytest.approx(AMX(8), rel=0.12)
 
 
+def test_a_size_that_is_seldom_tried_is_not_taken_for_slower_because_others_stumble() -> None:
+    chance, cost = random.Random(0), PassCost()
+    for number in range(3000):
+        tokens = 1 if number < 6 or number % 300 == 0 else 8
+        hiccup = 1 + 0.1 * chance.random() + (chance.random() < 0.1)
+        cost.observe(tokens, 0.03 * AMX(tokens) * hiccup)
+    assert cost.ratio(8) == pytest.approx(AMX(8), rel=0.05)
+
+
 def test_before_anything_was_seen_a_token_costs_a_little() -> None:
     assert PassCost().ratio(1) == 1
     assert 1.1 < PassCost().ratio(16) < 2
