@@ -50,7 +50,7 @@ def predict(logits: Tensor, k: int) -> Predictions:
         return Predictions(_choices(logits), empty.astype(np.int64), empty.astype(np.float32))
     ids, probs = _top(logits, min(k, vocab))
     if logits.device.type == "cpu":
-        return Predictions(_choices(logits), ids.numpy(), probs.numpy())
+        return Predictions(_firsts(logits, ids.numpy(), probs.numpy()), ids.numpy(), probs.numpy())
     # Bits of floats among integers: MPS has no float64, which would hold both.
     choices = logits.argmax(-1, keepdim=True)
     packed = torch.cat([choices.int(), ids.int(), probs.view(torch.int32)], 1).cpu().numpy()
@@ -69,6 +69,15 @@ def _choices(logits: Tensor) -> list[int]:
     return logits.argmax(-1).tolist()
 
 
+def _firsts(logits: Tensor, ids: NDArray[np.int64], probs: NDArray[np.float32]) -> list[int]:
+    """The argmax of each row, the lowest id on a tie, where the k largest are known, on a CPU."""
+    choices: list[int] = ids[:, 0].tolist()
+    sure = probs[:, 0] > probs[:, 1] if ids.shape[1] > 1 else np.zeros(len(choices), np.bool_)
+    for row in np.flatnonzero(~sure).tolist():
+        choices[row] = int(logits[row].numpy().argmax())
+    return choices
+
+
 def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """[n, k] int64 ids of the k largest logits of each row, largest first, and probabilities.
 
@@ -78,8 +87,8 @@ def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     n, vocab = logits.shape
     if vocab <= SMALL:
-        values, ids = logits.topk(k)
-        return ids, _known((values - logits.logsumexp(-1, keepdim=True)).exp())
+        probs, ids = logits.softmax(-1).topk(k)
+        return ids, _known(probs)
     blocks = -(-vocab // BLOCK)
     if blocks * BLOCK != vocab:
         logits = torch.nn.functional.pad(logits, (0, blocks * BLOCK - vocab), value=-torch.inf)

@@ -31,8 +31,7 @@ class TreeMasks:
         self._kinds = sorted(set(getattr(text_config, "layer_types", None) or (only,)))
         self._full = torch.empty((0, 0), dtype=dtype, device=device)
         self._sliding = self._full
-        self._open = 0
-        self._tree = (0, 0)
+        self._open = self._end = 0
 
     def of(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Masks:
         """[1, 1, n, extent] for a tree of n nodes, each in slot `start` plus its place.
@@ -44,18 +43,19 @@ class TreeMasks:
         return masks if len(masks) > 1 else masks[self._kinds[0]]
 
     def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
-        """Writes what changed since the last pass: its tree, and tokens committed since."""
+        """Writes what changed since the last pass, in all rows: tokens committed since, and trees.
+
+        Before, columns up to `_open` were seen by all, and from `_end` on by none.
+        """
         n = len(tree)
         self._make_room(n, extent)
-        left, right = self._tree
-        self._full[:, left:right] = -torch.inf
-        self._full[:, min(self._open, start) : self._open] = -torch.inf
-        self._full[:, self._open : start] = 0
-        end = start + max(places) + 1
-        seen = np.full((n, end - start), -np.inf, np.float32)
-        seen[:, places] = np.where(visibility(tree.parents), np.float32(0), np.float32(-np.inf))
-        self._full[:n, start:end] = torch.from_numpy(seen)
-        self._open, self._tree = start, (start, end)
+        visible = visibility(tree.parents, places)
+        first, end = min(self._open, start), start + visible.shape[1]
+        news = np.full((len(self._full), max(self._end, end) - first), -np.inf, np.float32)
+        news[:, : start - first] = 0
+        news[:n, start - first : end - first][visible] = 0
+        self._full[:, first : first + news.shape[1]] = torch.from_numpy(news)
+        self._open, self._end = start, end
         return _cut(self._full, n, extent)
 
     def _make_room(self, n: int, extent: int) -> None:
@@ -68,7 +68,7 @@ class TreeMasks:
         self._full = self._full.new_full(size, -torch.inf)
         if "sliding_attention" in self._kinds and self._window is not None:
             self._sliding = torch.empty_like(self._full)
-        self._open, self._tree = 0, (0, 0)
+        self._open = self._end = 0
 
     def _of_kind(
         self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int

@@ -73,11 +73,17 @@ def places(parents: Sequence[int], lanes: int) -> list[int]:
     return found
 
 
-def visibility(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """Which nodes a node attends to: itself and its ancestors. Returns [n, n] bool."""
-    visible = np.eye(len(parents), dtype=np.bool_)
-    for node in range(1, len(parents)):
-        visible[node] |= visible[parents[node]]
+def visibility(parents: Sequence[int], places: Sequence[int]) -> NDArray[np.bool_]:
+    """At which places a node attends to keys: its own and its ancestors'.
+
+    Returns:
+        [n, m] bool, where m - 1 is the last of the places.
+    """
+    visible = np.zeros((len(parents), max(places) + 1), np.bool_)
+    for node, (parent, place) in enumerate(zip(parents, places, strict=True)):
+        if node:
+            visible[node] = visible[parent]
+        visible[node, place] = True
     return visible
 
 

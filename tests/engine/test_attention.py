@@ -36,7 +36,7 @@ def states(heads: int, kv_heads: int, n: int, dtype: torch.dtype) -> tuple[Tenso
 
 def tree_mask(n: int, dtype: torch.dtype) -> Tensor:
     mask = torch.zeros(n, COMMITTED + n, dtype=dtype)
-    hidden = torch.from_numpy(~visibility(PARENTS[:n]))
+    hidden = torch.from_numpy(~visibility(PARENTS[:n], range(n)))
     mask[:, COMMITTED:].masked_fill_(hidden, -torch.inf)
     return mask[None, None]
 

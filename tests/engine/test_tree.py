@@ -36,7 +36,7 @@ def test_nodes_know_token_parent_depth_source_and_probability() -> None:
 
 
 def test_a_node_sees_itself_and_its_ancestors() -> None:
-    seen = visibility(drawn().parents)
+    seen = visibility(drawn().parents, range(7))
     assert [np.flatnonzero(row).tolist() for row in seen] == [
         [0],
         [0, 1],
@@ -49,7 +49,7 @@ def test_a_node_sees_itself_and_its_ancestors() -> None:
 
 
 def test_a_root_alone_sees_itself() -> None:
-    assert visibility([-1]).tolist() == [[True]]
+    assert visibility([-1], [0]).tolist() == [[True]]
     assert accepted_path(DraftTree([5]), [3]) == [0]
 
 
@@ -91,7 +91,7 @@ def test_the_accepted_path_is_the_walk_that_was_described(
 
 @given(trees())
 def test_what_a_node_sees_is_one_token_of_every_depth_above_it(tree: DraftTree) -> None:
-    for node, row in enumerate(visibility(tree.parents)):
+    for node, row in enumerate(visibility(tree.parents, range(len(tree)))):
         seen = np.flatnonzero(row).tolist()
         assert [tree.depths[each] for each in seen] == list(range(tree.depths[node] + 1))
         assert all(tree.parents[child] == parent for parent, child in pairwise(seen))
