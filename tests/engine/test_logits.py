@@ -12,17 +12,18 @@ from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import logits_process as lp
 
 from engine.errors import ModelError
-from engine.logits import GreedyRules, predict
+from engine.logits import SMALL, GreedyRules, predict
 from engine.tree import DraftTree
 
-VOCABULARIES = (1, 5, 63, 64, 65, 127, 128, 200, 449, 1000)
+SMALL_ONES = (1, 5, 63, 64, 65, 127, 128, 200, 449, 1000, SMALL)
+LARGE_ONES = (SMALL + 1, SMALL + 64, 5000)
 CPU = torch.device("cpu")
 
 
 @st.composite
-def logits(draw: st.DrawFn) -> Tensor:
+def logits(draw: st.DrawFn, vocabularies: tuple[int, ...] = SMALL_ONES + LARGE_ONES) -> Tensor:
     """[n, vocab] float32 with few different values, so that ties are everywhere."""
-    n, vocab = draw(st.integers(1, 4)), draw(st.sampled_from(VOCABULARIES))
+    n, vocab = draw(st.integers(1, 4)), draw(st.sampled_from(vocabularies))
     levels = draw(st.sampled_from([1, 2, 5, 1000]))
     random = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     drawn = torch.randint(levels, (n, vocab), generator=random) / 50
@@ -32,13 +33,20 @@ def logits(draw: st.DrawFn) -> Tensor:
     return drawn
 
 
-@given(logits(), st.sampled_from([0, 2, 8, 64]))
+@given(logits(), st.sampled_from([0, 1, 2, 8, 64]))
 def test_the_choice_is_the_argmax_and_on_a_tie_the_lowest_id(rows: Tensor, k: int) -> None:
     expected = [row.index(max(row)) for row in rows.tolist()]
     assert predict(rows, k).choices == expected
 
 
-@given(logits(), st.sampled_from([2, 8, 64]))
+@given(logits(), st.sampled_from([1, 2, 8, 64]))
+def test_the_top_k_are_the_largest(rows: Tensor, k: int) -> None:
+    k = min(k, rows.shape[1])
+    ids = torch.from_numpy(predict(rows, k).top_ids)
+    assert torch.equal(rows.gather(1, ids), rows.topk(k).values)
+
+
+@given(logits(SMALL_ONES), st.sampled_from([2, 8, 64]))
 def test_the_top_k_are_torch_s(rows: Tensor, k: int) -> None:
     vocab = rows.shape[1]
     predictions = predict(rows, k)
