@@ -16,6 +16,7 @@ import torch
 from platformdirs import user_cache_path
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from engine.errors import ModelError, UsageError
 from engine.kv_cache import TreeCache
@@ -29,6 +30,9 @@ CAPTURED = PassShapes(nodes=(2, 8, 16, 32, 64), extent=512)
 ONE_FORM = PassShapes(extent=USUAL.extent, least=2)
 """Of compiled passes: one node would be a form of its own, as long to compile again for at most a
 few percent of a plain step, and with other roundings than trees have."""
+
+CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that says where inductor keeps what it makes."""
 
 WARM_UPS = 2
 """Passes before a capture, in which libraries and allocator settle."""
@@ -59,11 +63,19 @@ def require_compiler(device: torch.device) -> None:
 
 def compiled(forward: Forward, device: torch.device) -> Forward:
     """What computes the same as `forward`, faster; its first calls compile."""
-    # Unlike inductor's own default, this outlives a restart.
-    folder = user_cache_path("recap", appauthor=False) / "inductor"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    _keep_on_disk()
     faster = CompiledForward(forward)
     return CapturedForward(faster) if device.type == "cuda" else faster
+
+
+def _keep_on_disk() -> None:
+    """Let inductor keep what it makes where it outlives a restart, unless the user says where.
+
+    Its own default does not, and importing it writes that into the environment.
+    """
+    if os.environ.get(CACHE_DIR) in (None, default_cache_dir()):
+        folder = user_cache_path("recap", appauthor=False) / "inductor"
+        os.environ[CACHE_DIR] = str(folder)
 
 
 class CompiledForward:
@@ -71,7 +83,14 @@ class CompiledForward:
 
     def __init__(self, forward: Forward) -> None:
         self._forward: Forward = torch.compile(
-            forward, fullgraph=True, options={"post_grad_custom_pre_pass": SharedProducts()}
+            forward,
+            fullgraph=True,
+            options={
+                # A loaded model stays as it is: to look at all its modules takes 0.7 ms a pass.
+                # No other model is taken for it: each has `SharedProducts` of its own.
+                "post_grad_custom_pre_pass": SharedProducts(),
+                "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
+            },
         )
 
     def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:

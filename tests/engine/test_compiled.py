@@ -1,5 +1,6 @@
 """Compiled passes compute what others compute, and are compiled once for all lengths and trees."""
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from platformdirs import user_cache_path
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from transformers import LlamaConfig
 
 from engine import compiled
@@ -19,7 +22,7 @@ from engine.events import Committed, Encoded, Finished, Notice
 from engine.families import FAMILIES
 from engine.kv_cache import TreeCache
 from engine.loading import load_model
-from engine.packing import PackedWeights, fast_bfloat16
+from engine.packing import PackedWeights, fast_bfloat16, pack
 from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
@@ -118,12 +121,56 @@ def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(
     torch._dynamo.reset()
 
 
+@pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
+def test_models_of_the_same_shapes_are_not_taken_for_each_other() -> None:
+    try:
+        require_compiler(CPU)
+    except UsageError as error:
+        pytest.skip(str(error))
+    pairs = [
+        [Target(model, FAMILIES["llama"]) for _ in range(2)] for model in map(packed_llama, (1, 2))
+    ]
+    for target, _ in pairs:
+        target.compile()
+    for target, reference in pairs:
+        for each in (target, reference):
+            each.prefill(EncodedPrompt(torch.tensor([[1, 2, 3]]), {}, 0, ""), room=16)
+        expected = reference.verify(tree_of(10, 90))
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(
+            target.verify(tree_of(10, 90)), expected, rtol=0, atol=0.05 * scale
+        )
+    torch._dynamo.reset()
+
+
+def packed_llama(seed: int) -> Any:
+    model = random_model(LlamaConfig(**text_sizes(96)), [], seed=seed).bfloat16()
+    model.set_attn_implementation(TREE_ATTENTION)
+    pack(model)
+    return model
+
+
 def stretched_llama() -> Any:
     """Its rotary frequencies depend on the length of the text, which a compiler cannot follow."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     model = random_model(LlamaConfig(**text_sizes(96), rope_parameters=rope), [], seed=1)
     model.set_attn_implementation(TREE_ATTENTION)
     return model
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_what_was_compiled_outlives_a_restart_unless_the_user_says_where_it_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = (
+        tmp_path / "theirs" if chosen else user_cache_path("recap", appauthor=False) / "inductor"
+    )
+    # Importing torch's inductor sets the variable, too.
+    monkeypatch.setenv(compiled.CACHE_DIR, str(folder) if chosen else default_cache_dir())
+    compiled.compiled(lambda ids, *_: ids, CPU)
+    assert os.environ[compiled.CACHE_DIR] == str(folder)
 
 
 @pytest.mark.usefixtures("traced_only")
