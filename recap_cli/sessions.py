@@ -1,5 +1,7 @@
 """The one place that imports the part of `engine` that needs torch, and only when it is called."""
 
+import gc
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +40,7 @@ def open_session(
 
     `progress` lets a download show how far it is, on stderr.
     """
+    _import_libraries()
     from engine.session import Session, SessionOptions  # noqa: PLC0415
 
     _show_downloads(progress)
@@ -63,6 +66,7 @@ def load_model(
 
     `progress` lets a download show how far it is, on stderr.
     """
+    _import_libraries()
     from engine.loading import load_model  # noqa: PLC0415
 
     _show_downloads(progress)
@@ -88,6 +92,7 @@ def cost_subject(
 
     `progress` lets a download show how far it is, on stderr.
     """
+    _import_libraries()
     from engine.bench.cost import open_subject  # noqa: PLC0415
 
     _show_downloads(progress)
@@ -116,6 +121,7 @@ def make_request(
     template: bool,
 ) -> "Request":
     """A conversation of one question."""
+    _import_libraries()
     from engine.prompts import Message  # noqa: PLC0415
     from engine.session import Request  # noqa: PLC0415
 
@@ -171,6 +177,22 @@ def save_transcript(path: Path, transcript: "Transcript") -> None:
 def is_local(model: str) -> bool:
     """Whether a model is certainly on this machine."""
     return model == DEMO_MODEL or Path(model).expanduser().is_dir()
+
+
+def _import_libraries() -> None:
+    """Import PyTorch and transformers, without a search for garbage among them, now and later.
+
+    They are hundreds of thousands of objects that stay until the end: to go through them again and
+    again takes a quarter of the time to import them, and most of a second at exit.
+    """
+    if "engine.session" in sys.modules:
+        return
+    gc.disable()
+    try:
+        import engine.session  # noqa: F401, PLC0415
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _show_downloads(progress: bool) -> None:

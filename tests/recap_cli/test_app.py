@@ -31,6 +31,22 @@ def test_help_starts_nothing_heavy(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "0"
 
 
+def test_no_garbage_is_looked_for_among_libraries() -> None:
+    code = (
+        "import gc, sys; from recap_cli.app import run; code = run(sys.argv[1:]);"
+        "print(code, gc.isenabled(), gc.get_freeze_count() > len(gc.get_objects()))"
+    )
+    arguments = ["generate", "-q", "-n", "1", "--no-memory", "hello"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "0 True True"
+
+
 def test_python_m_recap_cli_is_recap() -> None:
     command = [sys.executable, "-m", "recap_cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
