@@ -1,7 +1,8 @@
 """The command line `recap`: its commands, and the one place where errors become exit codes.
 
-0 done; 1 the request failed; 2 wrong usage; 130 interrupted; 143 terminated; 141 nobody reads our
-output any more (what the shell reports of any program that a closed pipe ends).
+0 done; 1 the request failed; 2 wrong usage; 130 interrupted; 143 terminated; 129 the terminal was
+closed; 141 nobody reads our output any more (what the shell reports of any program that a closed
+pipe ends).
 """
 
 import os

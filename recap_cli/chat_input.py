@@ -20,7 +20,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from recap_cli.chat_completion import ChatCompleter
 from recap_cli.chat_entries import is_open
-from recap_cli.signals import Interrupted
+from recap_cli.signals import ENDING, Interrupted
 
 Tell = Callable[[str], None]
 
@@ -97,24 +97,26 @@ def history_path() -> Path:
 
 
 def _prompt_for_entry(prompt: PromptSession[str]) -> str:
-    """One entry. SIGTERM ends the prompt from its own loop, so that it leaves the terminal clean.
+    """One entry. A signal ends the prompt from its own loop, so that it leaves the terminal clean.
 
     Until the prompt reads keys, Ctrl-C is a signal, and means the answer that has just ended: then
     it is ignored.
 
     Raises:
         EOFError, KeyboardInterrupt: as pressed.
-        Interrupted: SIGTERM came.
+        Interrupted: another signal came.
     """
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in ENDING}
+    others = [each for each in ENDING if each != signal.SIGINT and before[each] != signal.SIG_IGN]
 
-    def leave() -> None:
+    def leave(signum: int) -> None:
         if not prompt.app.is_done:
-            prompt.app.exit(exception=Interrupted(signal.SIGTERM))
+            prompt.app.exit(exception=Interrupted(signum))
 
     def listen() -> None:
         with suppress(NotImplementedError):  # on Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
+            for signum in others:
+                asyncio.get_running_loop().add_signal_handler(signum, leave, signum)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

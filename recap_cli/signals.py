@@ -1,10 +1,15 @@
-"""Ctrl-C and SIGTERM: finish the running pass and keep what is there, or leave at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: finish the running pass and keep what is there, or leave at once."""
 
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Self
+
+ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""Signals by which a user, the system, or a terminal that is closed ends a process."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -16,7 +21,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Context manager that owns SIGINT and SIGTERM while a request is answered.
+    """Context manager that owns `ENDING` while a request is answered.
+
+    A signal that is ignored stays so: `nohup` asks for that, and `&` in a shell's script.
 
     While `graceful` is set, the first signal only sets `cancel` and is remembered in `signum`; at
     any other time, and from the second on, a signal raises `Interrupted`. Main thread only.
@@ -31,7 +38,8 @@ class Interrupts:
         self.signum: int | None = None
 
     def __enter__(self) -> Self:
-        self._previous = {s: signal.signal(s, self._handle) for s in _SIGNALS}
+        owned = [s for s in ENDING if signal.getsignal(s) is not signal.SIG_IGN]
+        self._previous = {s: signal.signal(s, self._handle) for s in owned}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,6 +53,3 @@ class Interrupts:
         self.cancel.set()
         if self.answer is not None:
             self.answer()
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)

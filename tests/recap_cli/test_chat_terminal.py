@@ -150,13 +150,16 @@ def test_two_interrupts_at_the_prompt_quit(talk: Talk) -> None:
     assert terminal.end() == 130
 
 
-def test_a_terminated_prompt_leaves_the_terminal_as_it_was(talk: Talk) -> None:
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_terminated_prompt_leaves_the_terminal_as_it_was(
+    talk: Talk, signum: signal.Signals, code: int
+) -> None:
     terminal = talk("echo")
     assert not terminal.child.getecho()
-    terminal.child.kill(signal.SIGTERM)
+    terminal.child.kill(signum)
     terminal.until(">")
     terminal.child.expect_exact("\x1b[?2004l")
-    assert terminal.end() == 143
+    assert terminal.end() == code
 
 
 def test_a_dumb_terminal_gets_plain_lines(spawn: Spawn) -> None:

@@ -143,13 +143,16 @@ def test_a_second_interrupt_ends_everything(spawn: Spawn) -> None:
     assert "Traceback" not in terminal.screen.text
 
 
-def test_sigterm_keeps_the_partial_answer(process: Process) -> None:
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_end_from_outside_keeps_the_partial_answer(
+    process: Process, signum: signal.Signals, code: int
+) -> None:
     running = process("generate", "-m", "patient", "hello", "--stats")
     assert running.stdout is not None
     assert running.stdout.read(5) == "wait "
-    running.send_signal(signal.SIGTERM)
+    running.send_signal(signum)
     _, stderr = running.communicate()
-    assert running.returncode == 143
+    assert running.returncode == code
     assert "(interrupt)" in stderr
 
 
