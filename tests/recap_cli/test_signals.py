@@ -1,0 +1,34 @@
+"""The first signal ends a request in good order, the second at once; an ignored one does nothing."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from recap_cli.signals import ENDING, Interrupted, Interrupts
+
+
+@pytest.fixture(params=ENDING, ids=lambda signum: signum.name)
+def signum(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    before = signal.getsignal(request.param)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def test_the_first_asks_for_an_end_and_the_second_ends(signum: signal.Signals) -> None:
+    with Interrupts() as interrupts:
+        interrupts.graceful = True
+        os.kill(os.getpid(), signum)
+        assert interrupts.cancel.is_set()
+        assert interrupts.signum == signum
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signum)
+
+
+def test_one_that_is_ignored_stays_so(signum: signal.Signals) -> None:
+    signal.signal(signum, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signum)
+        assert not interrupts.cancel.is_set()
+    assert signal.getsignal(signum) is signal.SIG_IGN
