@@ -1,4 +1,4 @@
-"""The first signal ends a request in good order, the second at once; an ignored one does nothing."""
+"""The first signal ends a request in good order, a second one at once; what is ignored stays so."""
 
 import os
 import signal
