@@ -49,7 +49,9 @@ def tree_attention(
     Args:
         query: [1, heads, n, head dim].
         key, value: [1, kv heads, T or more, head dim]; heads is a multiple of kv heads.
-        attention_mask: [1, 1, n, T], added to the scaled products; None outside decode passes.
+        attention_mask: [1, 1, heads a kv head * n, T], added to the scaled products, all queries of
+            the first of these heads first; or one row for all. None, or boolean, outside decode
+            passes.
         scaling: factor of the products; None is 1 / sqrt(head dim).
         softcap: c in c * tanh(product / c), which bounds the scaled products; None does not.
 
@@ -76,11 +78,8 @@ def _attend(
     kv_heads, length = key.shape[1], mask.shape[-1]
     key, value = key[:, :, :length], value[:, :, :length]
     if softcap is not None:
-        return _capped(query, key, value, mask, scale, softcap)
-    group = heads // kv_heads
-    folded = query.reshape(1, kv_heads, group * n, dim)
-    if group > 1 and n > 1:
-        mask = mask.expand(1, group, n, length).reshape(1, 1, -1, length)
+        return _capped(query, key, value, mask[:, :, :n], scale, softcap)
+    folded = query.reshape(1, kv_heads, -1, dim)
     if query.device.type != "cpu" or query.dtype == torch.float32:
         output = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
     else:

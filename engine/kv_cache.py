@@ -79,8 +79,8 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         at = self._places[layer_idx]
         keys, values = self.buffers[at.keys], self.buffers[at.values]
         if self.slots is not None:
-            torch.ops.recap.write(keys, at.keys_row, self.slots, key_states)
-            torch.ops.recap.write(values, at.values_row, self.slots, value_states)
+            rows = at.keys_row, at.values_row
+            torch.ops.recap.write(keys, values, *rows, self.slots, key_states, value_states)
             return keys[at.keys_row], values[at.values_row]
         end = self.length + key_states.shape[-2]
         keys[at.keys_row, :, :, self.length : end] = key_states
@@ -159,12 +159,24 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         self._capacity = capacity
 
 
-def _write(buffer: Tensor, row: int, slots: Tensor, states: Tensor) -> None:
-    buffer[row].index_copy_(2, slots, states)
+def _write(
+    keys: Tensor,
+    values: Tensor,
+    keys_row: int,
+    values_row: int,
+    slots: Tensor,
+    key_states: Tensor,
+    value_states: Tensor,
+) -> None:
+    keys[keys_row].index_copy_(2, slots, key_states)
+    values[values_row].index_copy_(2, slots, value_states)
 
 
 # An operator of its own: a compiler that sees single writes into rows of a buffer copies all of it.
 _LIBRARY: Any = torch.library.Library("recap", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("write(Tensor(a!) buffer, int row, Tensor slots, Tensor states) -> ()")
+_LIBRARY.define(
+    "write(Tensor(a!) keys, Tensor(b!) values, int keys_row, int values_row, Tensor slots, "
+    "Tensor key_states, Tensor value_states) -> ()"
+)
 _LIBRARY.impl("write", _write, "CompositeExplicitAutograd")
 torch.library.register_fake("recap::write", lambda *_: None, lib=_LIBRARY)

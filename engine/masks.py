@@ -1,7 +1,9 @@
 """Attention masks of verify passes, in buffers that are kept from pass to pass.
 
 Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is committed, its ancestors
-and itself; in layers with a sliding window only what is nearer than that. Knows no model's forward.
+and itself; in layers with a sliding window only what is nearer than that. Several nodes have a row
+for each of the query heads that share a key-value head, as `engine.attention` takes them, so that
+no layer has to make them. Knows no model's forward.
 """
 
 from collections.abc import Sequence
@@ -29,12 +31,16 @@ class TreeMasks:
         # Mistral's config has no layer types: every layer has the window, if there is one.
         only = "full_attention" if self._window is None else "sliding_attention"
         self._kinds = sorted(set(getattr(text_config, "layer_types", None) or (only,)))
+        heads = text_config.num_attention_heads
+        self._group: int = heads // (getattr(text_config, "num_key_value_heads", None) or heads)
         self._full = torch.empty((0, 0), dtype=dtype, device=device)
         self._sliding = self._full
         self._open = self._end = 0
 
     def of(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Masks:
-        """[1, 1, n, extent] for a tree of n nodes, each in slot `start` plus its place.
+        """[1, 1, heads a key-value head * n, extent] for a tree of n nodes, all nodes of the first
+        of these heads first; one row for a root alone. A node's key is in slot `start` plus its
+        place.
 
         Columns behind the tree are hidden. A result is good until the next call.
         """
@@ -47,24 +53,26 @@ class TreeMasks:
 
         Before, columns up to `_open` were seen by all, and from `_end` on by none.
         """
-        n = len(tree)
-        self._make_room(n, extent)
         visible = visibility(tree.parents, places)
+        if len(tree) > 1:
+            visible = np.tile(visible, (self._group, 1))
+        rows = len(visible)
+        self._make_room(rows, extent)
         first, end = min(self._open, start), start + visible.shape[1]
         news = np.full((len(self._full), max(self._end, end) - first), -np.inf, np.float32)
         news[:, : start - first] = 0
-        news[:n, start - first : end - first][visible] = 0
+        news[:rows, start - first : end - first][visible] = 0
         self._full[:, first : first + news.shape[1]] = torch.from_numpy(news)
         self._open, self._end = start, end
-        return _cut(self._full, n, extent)
+        return _cut(self._full, rows, extent)
 
-    def _make_room(self, n: int, extent: int) -> None:
-        rows, columns = self._full.shape
+    def _make_room(self, rows: int, extent: int) -> None:
+        most, columns = self._full.shape
         # Never all columns of a buffer: to a compiler that is another case.
         wide = extent < columns
-        if n <= rows and wide:
+        if rows <= most and wide:
             return
-        size = (max(n, rows), columns if wide else extent + COLUMNS_STEP)
+        size = (max(rows, most), columns if wide else extent + COLUMNS_STEP)
         self._full = self._full.new_full(size, -torch.inf)
         if "sliding_attention" in self._kinds and self._window is not None:
             self._sliding = torch.empty_like(self._full)
@@ -75,15 +83,16 @@ class TreeMasks:
     ) -> Tensor:
         if kind != "sliding_attention" or self._window is None:
             return full
-        n, extent = full.shape[2:]
+        rows, extent = full.shape[2:]
         own = torch.tensor(tree.depths, device=full.device) + start
         positions = torch.arange(extent, device=full.device)
         positions[start + torch.tensor(places, device=full.device)] = own
         far = own[:, None] - positions >= self._window
-        sliding = _cut(self._sliding, n, extent)
+        far = far.repeat(rows // len(own), 1)
+        sliding = _cut(self._sliding, rows, extent)
         return sliding.copy_(full).masked_fill_(far, -torch.inf)
 
 
-def _cut(buffer: Tensor, n: int, extent: int) -> Tensor:
-    """[1, 1, n, extent]; cut first, so that no stride tells how many rows the buffer has."""
-    return buffer[:n, :extent][None, None]
+def _cut(buffer: Tensor, rows: int, extent: int) -> Tensor:
+    """[1, 1, rows, extent]; cut first, so that no stride tells how many rows the buffer has."""
+    return buffer[:rows, :extent][None, None]

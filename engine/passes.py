@@ -72,7 +72,7 @@ class LanguagePart:
         Args:
             ids: [1, n] int64.
             positions: [1, n] int64 rotary positions; [3, 1, n] for M-RoPE.
-            masks: [1, 1, n, keys] each; as many keys are read as a mask has columns.
+            masks: as of `TreeMasks`; as many keys are read as a mask has columns.
 
         Returns:
             [n, vocab] float32.

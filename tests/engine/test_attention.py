@@ -41,6 +41,11 @@ def tree_mask(n: int, dtype: torch.dtype) -> Tensor:
     return mask[None, None]
 
 
+def for_heads(mask: Tensor, group: int) -> Tensor:
+    """A tree's mask as a pass gives it to layers in which so many heads share a key-value head."""
+    return mask if mask.shape[2] == 1 else mask.repeat(1, 1, group, 1)
+
+
 def textbook(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """softmax(scale * Q K' + mask) V in float64; [1, n, heads, dim]."""
     groups = query.shape[1] // key.shape[1]
@@ -65,7 +70,10 @@ def test_it_is_the_textbook_s_attention(
 ) -> None:
     query, key, value = states(heads, kv_heads, n, dtype)
     mask = tree_mask(n, torch.promote_types(dtype, torch.float32))
-    output, weights = tree_attention(Layer(heads // kv_heads), query, key, value, mask, scaling=0.3)
+    group = heads // kv_heads
+    output, weights = tree_attention(
+        Layer(group), query, key, value, for_heads(mask, group), scaling=0.3
+    )
     assert output.dtype == dtype
     assert weights is None
     expected = textbook(query, key, value, mask, 0.3)
@@ -76,7 +84,7 @@ def test_it_is_the_textbook_s_attention(
 def test_a_node_s_result_is_that_of_its_path_alone(dtype: torch.dtype) -> None:
     query, key, value = states(4, 2, 6, dtype)
     mask = tree_mask(6, torch.float32)
-    together, _ = tree_attention(Layer(2), query, key, value, mask)
+    together, _ = tree_attention(Layer(2), query, key, value, for_heads(mask, 2))
     path = [0, 1, 4]
     slots = [*range(COMMITTED), *(COMMITTED + node for node in path)]
     for node in path:
@@ -105,7 +113,7 @@ def test_products_are_capped_where_the_model_asks_for_it(dtype: torch.dtype, kin
     query, key, value = states(4, 2, 6, dtype)
     tree = tree_mask(6, dtype)
     causal = torch.ones(6, COMMITTED + 6, dtype=torch.bool).tril(COMMITTED)[None, None]
-    asked = {"tree": tree, "boolean": tree == 0, "none": None}[kind]
+    asked = {"tree": for_heads(tree, 2), "boolean": tree == 0, "none": None}[kind]
     output, _ = tree_attention(Layer(2), query, key, value, asked, scaling=0.9, softcap=0.5)
     scores = 0.9 * query.double() @ key.double().repeat_interleave(2, 1).mT
     seen = causal if kind == "none" else tree == 0

@@ -12,8 +12,13 @@ from engine.tree import DraftTree
 WINDOW = 4
 
 
-def masks_of(layer_types: list[str] | None, window: int | None) -> TreeMasks:
-    config = SimpleNamespace(layer_types=layer_types, sliding_window=window)
+def masks_of(layer_types: list[str] | None, window: int | None, group: int = 1) -> TreeMasks:
+    config = SimpleNamespace(
+        layer_types=layer_types,
+        sliding_window=window,
+        num_attention_heads=2 * group,
+        num_key_value_heads=2,
+    )
     return TreeMasks(config, torch.float32, torch.device("cpu"))
 
 
@@ -63,13 +68,15 @@ PASSES = [
 ]
 
 
-def test_pass_after_pass_whatever_was_in_the_buffers_before() -> None:
-    masks = masks_of(["full_attention", "sliding_attention"], WINDOW)
+@pytest.mark.parametrize("group", [1, 3])
+def test_pass_after_pass_whatever_was_in_the_buffers_before(group: int) -> None:
+    masks = masks_of(["full_attention", "sliding_attention"], WINDOW, group)
     for tree, start, extent in PASSES:
         both = masks.of(tree, range(len(tree)), start, extent)
+        heads = group if len(tree) > 1 else 1
         assert isinstance(both, dict)
-        assert drawn(both["full_attention"]) == seen(tree, start, extent)
-        assert drawn(both["sliding_attention"]) == seen(tree, start, extent, WINDOW)
+        assert drawn(both["full_attention"]) == heads * seen(tree, start, extent)
+        assert drawn(both["sliding_attention"]) == heads * seen(tree, start, extent, WINDOW)
 
 
 @pytest.mark.parametrize("layer_types", [None, ["sliding_attention"]])
