@@ -65,6 +65,13 @@ class PassCost:
         self.passes = int(passes)
         self._redraw()
 
+    def for_others(self) -> "PassCost":
+        """A curve to begin with where passes cost something else; what is seen there prevails."""
+        other = PassCost()
+        other.restore(self._seconds, [min(times, 1) for times in self._seen], self.passes)
+        other.cold, other.last_seen = self.cold, list(self.last_seen)
+        return other
+
     def observe(self, tokens: int, seconds: float) -> None:
         """A pass over this many tokens, root included, took this long.
 
@@ -173,9 +180,15 @@ class Budget:
     Sizes whose cost is not known are tried out: a few in the first passes, later one now and then,
     so that a size that was once dear by mischance is not given up for good.
 
+    The longer the context, the more a token more in a pass costs, on a CPU above all: costs are
+    kept for contexts of up to `SHORT` tokens, twice as many, and so on.
+
     Attributes:
+        cost: of passes behind a context like the present one.
         size: tokens of the best tree among those offered, root included.
     """
+
+    SHORT = 512
 
     DECAY = 0.95
     PRIOR = 6.0
@@ -199,12 +212,29 @@ class Budget:
 
     def __init__(self) -> None:
         self.cost = PassCost()
+        self._costs = {0: self.cost}
         self.size = 1
         self._promised = self._came = self.PRIOR
         self.start()
 
-    def start(self) -> None:
-        """A new tree, of its root alone."""
+    def numbers(self) -> dict[str, Any]:
+        """All that was learned of costs, ready for JSON."""
+        return {str(length): cost.numbers() for length, cost in self._costs.items()}
+
+    def restore(self, numbers: dict[str, Any]) -> None:
+        """Go on with what `numbers` gave; ValueError, or TypeError, for what it never gives."""
+        for length, learned in numbers.items():
+            self._costs[int(length)] = PassCost()
+            self._costs[int(length)].restore(**learned)
+        self.start()
+
+    def start(self, context: int = 0) -> None:
+        """A new tree, of its root alone, behind so many tokens."""
+        length = (context // self.SHORT).bit_length()
+        if length not in self._costs:
+            nearest = min(self._costs, key=lambda known: abs(known - length))
+            self._costs[length] = self._costs[nearest].for_others()
+        self.cost = self._costs[length]
         self.size = self._tokens = 1
         self._expected = self._best = 1.0
         self._sums = [0.0]

@@ -91,13 +91,13 @@ class RecapDrafter:
 
     def pace(self) -> dict[str, Any]:
         """What was learned of the machine's speed and of how often claims hold, ready for JSON."""
-        return {"cost": self._budget.cost.numbers(), "claims": self._calibration.numbers()}
+        return {"costs": self._budget.numbers(), "claims": self._calibration.numbers()}
 
     def resume_pace(self, pace: dict[str, Any]) -> None:
         """Go on with what `pace` gave; what does not fit is not taken."""
         budget, calibration = Budget(), Calibration(PRIOR_TRUST)
-        with suppress(TypeError, ValueError, KeyError, ZeroDivisionError):
-            budget.cost.restore(**pace["cost"])
+        with suppress(AttributeError, TypeError, ValueError, KeyError, ZeroDivisionError):
+            budget.restore(pace["costs"])
             calibration.restore(**pace["claims"])
             self._budget, self._calibration = budget, calibration
 
@@ -120,6 +120,7 @@ class RecapDrafter:
         self._suffix = SuffixIndex()
         self._context = NO_CONTEXT
         self._last = NO_TOKEN
+        self._length = 0
         self._contexts: list[int] = []
         self._drafted: list[_Child] = []
         self._parents: list[int] = []
@@ -169,7 +170,7 @@ class RecapDrafter:
         tree, self._drafted = DraftTree([self._last]), []
         self._parents = tree.parents
         self._contexts = contexts = [self._context]
-        budget.start()
+        budget.start(self._length)
         floor = options.min_probability
         if options.adaptive:
             floor = max(floor, budget.floor())
@@ -297,6 +298,7 @@ class RecapDrafter:
 
     def _read(self, token: int) -> None:
         self._last = token
+        self._length += 1
         if token in self._placeholders:
             if self._context != NO_CONTEXT:
                 # A separator that occurs nowhere else, so that no match crosses a picture.

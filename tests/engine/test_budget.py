@@ -172,6 +172,33 @@ def test_a_size_that_was_dear_by_mischance_gets_another_chance() -> None:
     assert budget.cost.ratio(16) == pytest.approx(GPU(16), rel=0.05)
 
 
+def test_behind_a_longer_context_passes_cost_something_else() -> None:
+    short, long, budget, sizes = line(0.02), line(0.4), Budget(), []
+    for number in range(600):
+        context, curve = (100, short) if number // 50 % 2 else (3000, long)
+        budget.start(context)
+        for promised in ALMOST_CERTAIN:
+            if not budget.wants(promised):
+                break
+        budget.observe(budget.size, 1 + budget.size // 2, 0.03 * curve(budget.size))
+        sizes.append(budget.size)
+    assert np.median(sizes[-100:-50]) < 8 < np.median(sizes[-50:])
+    again = Budget()
+    again.restore(budget.numbers())
+    assert again.numbers() == budget.numbers()
+
+
+def test_a_context_of_a_new_length_begins_with_what_is_known_of_the_nearest() -> None:
+    budget = Budget()
+    for _ in range(40):
+        budget.start(3000)
+        budget.observe(8, 2, 0.9)
+        budget.start(100)
+        budget.observe(8, 2, 0.1)
+    budget.start(100_000)
+    assert budget.numbers()["8"]["seconds"] == budget.numbers()["3"]["seconds"]
+
+
 def _drive(budget: Budget, curve: Curve, chances: Sequence[float], passes: int) -> None:
     for _ in range(passes):
         budget.start()

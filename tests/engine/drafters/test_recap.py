@@ -346,8 +346,22 @@ def test_what_it_learned_of_the_machine_can_be_gone_on_with() -> None:
     assert second.pace() == first.pace()
 
 
+def test_costs_are_kept_by_the_length_of_the_context() -> None:
+    recap = drafter(adaptive=True)
+    for prompt in ([1, 2, 3], [1, 2, 3] * 400):
+        recap.start(prompt)
+        recap.propose(9)
+    assert recap.pace()["costs"].keys() == {"0", "2"}
+
+
 @pytest.mark.parametrize(
-    "pace", [{}, {"cost": 3}, {"cost": {"seconds": [1], "seen": [1], "passes": 1}, "claims": {}}]
+    "pace",
+    [
+        {},
+        {"costs": 3, "claims": {}},
+        {"costs": {"short": {}}, "claims": {}},
+        {"costs": {"0": {"seconds": [1], "seen": [1], "passes": 1}}, "claims": {}},
+    ],
 )
 def test_a_pace_that_does_not_fit_is_not_taken(pace: dict[str, Any]) -> None:
     recap = drafter()
