@@ -29,7 +29,7 @@ up to three, with other roundings."""
 KEYS_AT_ONCE = 512
 """Keys that PyTorch takes at a time on a CPU; what is left over is the last part."""
 SUMMED_AT_ONCE = 192
-"""Of these, keys that oneDNN, without AMX, sums at a time. Measured with PyTorch 2.13 on Zen 5."""
+"""Of these, keys that MKL, without AMX, sums at a time. Measured with PyTorch 2.13 on Zen 5."""
 HALVED = range(SUMMED_AT_ONCE + 1, 2 * SUMMED_AT_ONCE)
 """Sizes of a last part that it sums in two halves instead."""
 

@@ -25,7 +25,6 @@ class PassCost:
 
     Attributes:
         at_knots: the curve there; never falling.
-        cold: how many passes from here on are not counted.
     """
 
     KNOTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -33,9 +32,9 @@ class PassCost:
     PRIOR_SLOPE = 0.02
     """What a token more is taken to cost before any pass was seen."""
     LEAST_SLOPE = 0.001
-    WARM_UP = 2
-    """Passes that are not counted: they allocate, and fill caches."""
     FEW = 4
+    KNOWN = 0.5
+    """What a knot must have seen to be part of the curve."""
     LEAST_RATE = 0.05
     DRIFT_RATE = 0.05
     SLOWNESS = 0.3
@@ -44,7 +43,7 @@ class PassCost:
 
     def __init__(self) -> None:
         self.passes = 0
-        self.cold = self.WARM_UP
+        self._scaled = False
         self.last_seen = [0] * len(self.KNOTS)
         """By knot, when a pass of just that size was last seen; 0 for never."""
         self._seen = [0.0] * len(self.KNOTS)
@@ -63,13 +62,16 @@ class PassCost:
             raise ValueError("no times of passes")
         self._seconds, self._seen = list(map(float, seconds)), list(map(float, seen))
         self.passes = int(passes)
+        self._scaled = any(self._seen)
         self._redraw()
 
-    def for_others(self) -> "PassCost":
-        """A curve to begin with where passes cost something else; what is seen there prevails."""
+    def for_others(self, passes: int) -> "PassCost":
+        """A curve of this form to begin with, as if after so many passes, where passes cost
+        something else: the first one there gives its scale, and the first one at each knot counts.
+        """
         other = PassCost()
-        other.restore(self._seconds, [min(times, 1) for times in self._seen], self.passes)
-        other.cold, other.last_seen = self.cold, list(self.last_seen)
+        other.restore(self._seconds, [min(times, self.KNOWN) for times in self._seen], passes)
+        other._scaled = False
         return other
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -79,23 +81,22 @@ class PassCost:
         seen, and a little the whole curve, which so follows a longer context or a machine that
         others slow down.
         """
-        if self.cold:
-            self.cold -= 1
-            return
         self.passes += 1
         if tokens > self.KNOTS[-1]:
             return
-        if not any(self._seen):
+        if not self._scaled:
+            self._scaled = True
             unit = seconds / self._expected(tokens)
             self._seconds = [unit * each for each in self._seconds]
             self._redraw()
         error = min(seconds / self._expected(tokens), OUTLIER)
         beside = self._beside(tokens)
         for knot, share in beside:
-            if self._seen[knot] < 1:
+            before = self._seen[knot]
+            if before < self.KNOWN:
                 self._seconds[knot] = self._expected(self.KNOTS[knot])
             self._seen[knot] += share
-            self._seconds[knot] *= error ** (share * self._rate(self._seen[knot], error))
+            self._seconds[knot] *= error ** (share * self._rate(before, error))
             self._keep_rising(knot)
         # The less is known of a size, the less its surprises say about others.
         familiar = 1 - 1 / max(min(self._seen[knot] for knot, _ in beside), 1)
@@ -109,17 +110,20 @@ class PassCost:
         A pass is slow by mischance, never fast.
         """
         for larger in range(knot + 1, len(self.KNOTS)):
-            if self._seen[larger] >= 1 and self._seconds[larger] < self._seconds[knot]:
+            if self._seen[larger] >= self.KNOWN and self._seconds[larger] < self._seconds[knot]:
                 if self._seen[knot] < self.FEW:
                     self._seconds[knot] = self._seconds[larger]
                 else:
                     self._seconds[larger] = self._seconds[knot]
 
     def _rate(self, seen: float, error: float) -> float:
-        """How far to go along with a pass: of the first ones at a knot the fastest is believed."""
-        if seen <= 1 or (error < 1 and seen < self.FEW):
+        """How far to go along with a pass at a knot that had seen so much before.
+
+        The first is believed, and of the next ones those that are faster.
+        """
+        if seen < 1 or (error < 1 and seen < self.FEW):
             return 1.0
-        return max(1 / seen, self.LEAST_RATE) * self._weight(error)
+        return max(1 / (seen + 1), self.LEAST_RATE) * self._weight(error)
 
     def _weight(self, error: float) -> float:
         """Of a pass that took so many times the expected."""
@@ -137,7 +141,7 @@ class PassCost:
 
     def _redraw(self) -> None:
         """Make the curve anew, in seconds at every knot: a line through those that were seen."""
-        seen = [i for i, times in enumerate(self._seen) if times >= 1] or [0]
+        seen = [i for i, times in enumerate(self._seen) if times >= self.KNOWN] or [0]
         knots, known, last = self.KNOTS, self._seconds, seen[-1]
         first = known[seen[0]]
         if seen[0]:
@@ -185,7 +189,6 @@ class Budget:
 
     Attributes:
         cost: of passes behind a context like the present one.
-        size: tokens of the best tree among those offered, root included.
     """
 
     SHORT = 512
@@ -198,8 +201,14 @@ class Budget:
     LEARNED = 0.015
     """Expected tokens that a slot is worth for the same reason, whatever its chance. Measured with
     SmolLM2-135M on Spec-Bench, cold, where it makes sizes of about 8 to ones of about 13."""
+    WARM_UP = 2
+    """Passes whose time is not counted: they allocate, and fill caches."""
     COLD = 4
-    """Size of the passes that are not counted."""
+    """Their size."""
+    SIZES = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128))
+    """Sizes of trees unless another is better by more than `NEARLY`: a size that was not run before
+    in this process has its kernels made first, which takes as long as one to four passes."""
+    NEARLY = 0.97
     FIRST = (1, 8, 1, 8)
     """Sizes that are tried out at first."""
     LATER = PassCost.KNOTS[:5]
@@ -212,31 +221,41 @@ class Budget:
 
     def __init__(self) -> None:
         self.cost = PassCost()
-        self._costs = {0: self.cost}
-        self.size = 1
+        self._costs: dict[int, PassCost] = {}
+        self._cold = self.WARM_UP
+        self._ran: set[int] = set()
         self._promised = self._came = self.PRIOR
         self.start()
 
     def numbers(self) -> dict[str, Any]:
         """All that was learned of costs, ready for JSON."""
-        return {str(length): cost.numbers() for length, cost in self._costs.items()}
+        return {str(length): cost.numbers() for length, cost in self._known().items()}
 
     def restore(self, numbers: dict[str, Any]) -> None:
-        """Go on with what `numbers` gave; ValueError, or TypeError, for what it never gives."""
-        for length, learned in numbers.items():
-            self._costs[int(length)] = PassCost()
-            self._costs[int(length)].restore(**learned)
+        """Go on with what `numbers` gave; ValueError, TypeError or AttributeError for other things,
+        and then all is as before."""
+        costs = {int(length): PassCost() for length in numbers}
+        for cost, learned in zip(costs.values(), numbers.values(), strict=True):
+            cost.restore(**learned)
+        self._costs = costs
         self.start()
+
+    def _known(self) -> dict[int, PassCost]:
+        """Costs behind contexts behind which passes were counted, by length."""
+        return {length: cost for length, cost in self._costs.items() if cost.passes}
 
     def start(self, context: int = 0) -> None:
         """A new tree, of its root alone, behind so many tokens."""
         length = (context // self.SHORT).bit_length()
-        if length not in self._costs:
-            nearest = min(self._costs, key=lambda known: abs(known - length))
-            self._costs[length] = self._costs[nearest].for_others()
+        if length not in self._costs or not self._costs[length].passes:
+            known = self._known()
+            nearest = min(known, key=lambda other: abs(other - length), default=None)
+            self._costs[length] = (
+                PassCost() if nearest is None else known[nearest].for_others(len(self.FIRST))
+            )
         self.cost = self._costs[length]
-        self.size = self._tokens = 1
-        self._expected = self._best = 1.0
+        self._size = self._usual = self._tokens = 1
+        self._expected = self._best = self._best_usual = 1.0
         self._sums = [0.0]
         self._trust = self.WORTH * self._came / self._promised
         self._trial = self._next_trial()
@@ -244,7 +263,7 @@ class Budget:
     def _next_trial(self) -> int:
         """The size that this pass tries out; 0 for none."""
         passes = self.cost.passes
-        if self.cost.cold:
+        if self._cold:
             return self.COLD
         if passes < len(self.FIRST):
             return self.FIRST[passes]
@@ -252,6 +271,11 @@ class Budget:
             ages = zip(self.cost.last_seen, self.LATER, strict=False)
             return min(age for age in ages if self.cost.ratio(age[1]) < self.DEAR)[1]
         return 0
+
+    @property
+    def size(self) -> int:
+        """Tokens of the best tree among those offered, root included, or of one nearly as good."""
+        return self._usual if self._best_usual >= self.NEARLY * self._best else self._size
 
     def floor(self) -> float:
         """No path less probable than this can be worth its slot, in a tree of any size.
@@ -280,7 +304,9 @@ class Budget:
         self._expected += gain
         self._sums.append(self._sums[-1] + probability)
         if value > self._best or self._trial:
-            self._best, self.size = value, self._tokens
+            self._best, self._size = value, self._tokens
+        if self._tokens in self.SIZES and (value > self._best_usual or self._trial):
+            self._best_usual, self._usual = value, self._tokens
         return True
 
     def _later(self, gain: float) -> bool:
@@ -295,7 +321,11 @@ class Budget:
 
     def observe(self, tokens: int, committed: int, seconds: float) -> None:
         """A pass over a tree of `tokens`, root included, took this long and committed so much."""
-        self.cost.observe(tokens, seconds)
+        if self._cold:
+            self._cold -= 1
+        elif tokens in self._ran:
+            self.cost.observe(tokens, seconds)
+        self._ran.add(tokens)
         if 1 < tokens <= len(self._sums):
             rest = (1 - self.DECAY) * self.PRIOR
             self._promised = self.DECAY * self._promised + self._sums[tokens - 1] + rest

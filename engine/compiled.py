@@ -64,9 +64,8 @@ def require_compiler(device: torch.device) -> None:
 def compiled(forward: Forward, device: torch.device) -> Forward:
     """What computes the same as `forward`, faster; its first calls compile."""
     _keep_on_disk()
-    if device.type == "cuda":
-        return CapturedForward(CompiledForward(forward, steps_in_cpp=False))
-    return CompiledForward(forward, steps_in_cpp=True)
+    faster = CompiledForward(forward)
+    return CapturedForward(faster) if device.type == "cuda" else faster
 
 
 def _keep_on_disk() -> None:
@@ -82,11 +81,7 @@ def _keep_on_disk() -> None:
 class CompiledForward:
     """A forward that inductor made, in one form for any number of nodes from two on."""
 
-    def __init__(self, forward: Forward, *, steps_in_cpp: bool) -> None:
-        """`steps_in_cpp`: whether kernels are called from C++, not Python.
-
-        That makes passes 3 % faster, and compiling takes a quarter longer; a graph gains nothing.
-        """
+    def __init__(self, forward: Forward) -> None:
         self._forward: Forward = torch.compile(
             forward,
             fullgraph=True,
@@ -95,7 +90,6 @@ class CompiledForward:
                 # No other model is taken for it: each has `SharedProducts` of its own.
                 "post_grad_custom_pre_pass": SharedProducts(),
                 "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-                "cpp_wrapper": steps_in_cpp,
             },
         )
 

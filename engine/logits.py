@@ -79,7 +79,7 @@ def _firsts(logits: Tensor, ids: NDArray[np.int64], probs: NDArray[np.float32]) 
 
 
 def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """[n, k] int64 ids of the k largest logits of each row, largest first, and probabilities.
+    """[n, k] int64 ids of the k most probable tokens of each row, best first, and probabilities.
 
     In a large vocabulary they are found among the k blocks with the largest maxima, which is exact
     up to ties and several times faster than a top-k over whole rows. The exponentials of all other

@@ -3,7 +3,7 @@
 Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is committed, its ancestors
 and itself; in layers with a sliding window only what is nearer than that. Several nodes have a row
 for each of the query heads that share a key-value head, as `engine.attention` takes them, so that
-no layer has to make them. Knows no model's forward.
+no layer has to make them; as many share one in all layers. Knows no model's forward.
 """
 
 from collections.abc import Sequence
@@ -59,6 +59,9 @@ class TreeMasks:
         rows = len(visible)
         self._make_room(rows, extent)
         first, end = min(self._open, start), start + visible.shape[1]
+        if start - first > COLUMNS_STEP:  # a prompt, or a buffer that has grown
+            self._full[:, first:start] = 0
+            first = start
         news = np.full((len(self._full), max(self._end, end) - first), -np.inf, np.float32)
         news[:, : start - first] = 0
         news[:rows, start - first : end - first][visible] = 0

@@ -73,14 +73,17 @@ def places(parents: Sequence[int], lanes: int) -> list[int]:
     return found
 
 
-def visibility(parents: Sequence[int], places: Sequence[int]) -> NDArray[np.bool_]:
+def visibility(parents: Sequence[int], at: Sequence[int]) -> NDArray[np.bool_]:
     """At which places a node attends to keys: its own and its ancestors'.
+
+    Args:
+        at: each node's place.
 
     Returns:
         [n, m] bool, where m - 1 is the last of the places.
     """
-    visible = np.zeros((len(parents), max(places) + 1), np.bool_)
-    for node, (parent, place) in enumerate(zip(parents, places, strict=True)):
+    visible = np.zeros((len(parents), max(at) + 1), np.bool_)
+    for node, (parent, place) in enumerate(zip(parents, at, strict=True)):
         if node:
             visible[node] = visible[parent]
         visible[node, place] = True

@@ -19,6 +19,7 @@ from engine.errors import RecapError, UsageError
 from recap_cli import bench, memory
 from recap_cli.chat import chat
 from recap_cli.generate import generate
+from recap_cli.signals import send_nowhere
 from recap_cli.terminal import print_error
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -120,6 +121,4 @@ def _debugging() -> bool:
 
 def _abandon_output() -> None:
     """Let the interpreter's last flush go nowhere instead of failing."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
+    send_nowhere(stream.fileno() for stream in (sys.stdout, sys.stderr))

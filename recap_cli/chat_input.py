@@ -1,6 +1,7 @@
 """Where the entries of a conversation come from: a person at a prompt, or the lines of a pipe."""
 
 import asyncio
+import errno
 import io
 import os
 import signal
@@ -20,7 +21,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from recap_cli.chat_completion import ChatCompleter
 from recap_cli.chat_entries import is_open
-from recap_cli.signals import ENDING, Interrupted
+from recap_cli.signals import ENDING, HANGUP, Interrupted, send_nowhere, terminals
 
 Tell = Callable[[str], None]
 
@@ -109,7 +110,15 @@ def _prompt_for_entry(prompt: PromptSession[str]) -> str:
     before = {each: signal.getsignal(each) for each in ENDING}
     others = [each for each in ENDING if each != signal.SIGINT and before[each] != signal.SIG_IGN]
 
+    shown = terminals()
+
+    def hang_up() -> None:
+        before[HANGUP] = signal.SIG_IGN
+        send_nowhere(shown)
+
     def leave(signum: int) -> None:
+        if signum == HANGUP:
+            hang_up()
         if not prompt.app.is_done:
             prompt.app.exit(exception=Interrupted(signum))
 
@@ -121,6 +130,11 @@ def _prompt_for_entry(prompt: PromptSession[str]) -> str:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return prompt.prompt(pre_run=listen)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        hang_up()  # the terminal is gone, and the signal not yet here
+        raise Interrupted(HANGUP) from error
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

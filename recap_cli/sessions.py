@@ -162,6 +162,7 @@ def make_message(text: str, pictures: "Sequence[Picture]") -> "Message":
 
 def load_transcript(path: Path, options: "ImageOptions") -> "Transcript":
     """See `engine.transcript`."""
+    _import_libraries()
     from engine.transcript import load_transcript  # noqa: PLC0415
 
     return load_transcript(path, options)

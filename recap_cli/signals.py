@@ -1,8 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP: finish the running pass and keep what is there, or leave at once."""
 
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Self
 
@@ -10,6 +11,22 @@ ENDING = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 """Signals by which a user, the system, or a terminal that is closed ends a process."""
+HANGUP: int = getattr(signal, "SIGHUP", 0)
+"""Comes when a terminal is closed, often twice; whatever is written to that terminal then fails.
+0 where there is no such signal."""
+
+
+def terminals() -> list[int]:
+    """Those file descriptors of our output that are terminals."""
+    return [fd for fd in (1, 2) if os.isatty(fd)]
+
+
+def send_nowhere(outputs: Iterable[int]) -> None:
+    """Let what is written to these file descriptors from here on be lost without an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in outputs:
+        os.dup2(nowhere, fd)
+    os.close(nowhere)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -38,15 +55,20 @@ class Interrupts:
         self.signum: int | None = None
 
     def __enter__(self) -> Self:
+        self._terminals = terminals()
         owned = [s for s in ENDING if signal.getsignal(s) is not signal.SIG_IGN]
         self._previous = {s: signal.signal(s, self._handle) for s in owned}
         return self
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, handler)
 
     def _handle(self, signum: int, _: FrameType | None) -> None:
+        if signum == HANGUP:
+            signal.signal(signum, signal.SIG_IGN)
+            send_nowhere(self._terminals)
         if not self.graceful or self.signum is not None:
             raise Interrupted(signum)
         self.signum = signum

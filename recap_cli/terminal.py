@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.cells import cell_len, get_character_cell_size
 from rich.console import Console
@@ -55,7 +55,8 @@ def no_echo() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # closed meanwhile
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 class LiveLine:

@@ -172,6 +172,29 @@ def test_a_size_that_was_dear_by_mischance_gets_another_chance() -> None:
     assert budget.cost.ratio(16) == pytest.approx(GPU(16), rel=0.05)
 
 
+def test_a_size_that_runs_for_the_first_time_says_nothing_of_its_cost() -> None:
+    budget = Budget()
+    for tokens in (4, 4, 1, 1, 8, 8, 12):
+        before = budget.numbers()
+        slow = tokens == 12
+        budget.start()
+        budget.observe(tokens, 1, 3.0 if slow else 0.03)
+    assert budget.numbers() == before
+
+
+def test_trees_have_few_sizes() -> None:
+    chance, budget, sizes = random.Random(0), Budget(), []
+    for _ in range(200):
+        budget.start()
+        fading = chance.uniform(0.7, 0.95)
+        for node in range(60):
+            if not budget.wants(fading ** (node + 1)):
+                break
+        budget.observe(budget.size, 2, 0.03 * AMX(budget.size))
+        sizes.append(budget.size)
+    assert np.mean([size in Budget.SIZES for size in sizes]) > 0.9
+
+
 def test_behind_a_longer_context_passes_cost_something_else() -> None:
     short, long, budget, sizes = line(0.02), line(0.4), Budget(), []
     for number in range(600):
@@ -190,13 +213,25 @@ def test_behind_a_longer_context_passes_cost_something_else() -> None:
 
 def test_a_context_of_a_new_length_begins_with_what_is_known_of_the_nearest() -> None:
     budget = Budget()
-    for _ in range(40):
+    for _ in range(3):  # two are not counted
         budget.start(3000)
         budget.observe(8, 2, 0.9)
-        budget.start(100)
+    for context in (100, 600, 100_000):
+        budget.start(context)
+        assert budget.cost.ratio(8) == pytest.approx(1 + 7 * PassCost.PRIOR_SLOPE)
+        assert budget.cost.passes, "no first trials again"
         budget.observe(8, 2, 0.1)
-    budget.start(100_000)
-    assert budget.numbers()["8"]["seconds"] == budget.numbers()["3"]["seconds"]
+    assert budget.numbers().keys() == {"0", "1", "3", "8"}
+
+
+def test_a_longer_context_at_which_all_is_dearer_changes_no_ratio() -> None:
+    budget = Budget()
+    for seconds, context in ((0.03, 100), (0.09, 3000)):
+        for number in range(40):
+            tokens = (1, 2, 4, 8, 16)[number % 5] if context == 100 else 8
+            budget.start(context)
+            budget.observe(tokens, 1, seconds * AMX(tokens))
+    assert budget.cost.ratio(8) == pytest.approx(AMX(8), rel=0.02)
 
 
 def _drive(budget: Budget, curve: Curve, chances: Sequence[float], passes: int) -> None:

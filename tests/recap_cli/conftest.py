@@ -2,9 +2,10 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pexpect
 import pytest
 
 from recap_cli.app import run
+from recap_cli.signals import ENDING
 from tests.recap_cli.fakes import FOLDERS, use_fakes
 from tests.recap_cli.screen import Screen
 
@@ -63,6 +65,18 @@ class Terminal:
             except pexpect.EOF:
                 self.child.close()
                 return int(self.child.exitstatus)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Signals end commands, even where pytest was told to ignore them, as `nohup` does."""
+    before = {signum: signal.getsignal(signum) for signum in ENDING}
+    for signum, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -150,16 +150,29 @@ def test_two_interrupts_at_the_prompt_quit(talk: Talk) -> None:
     assert terminal.end() == 130
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_terminated_prompt_leaves_the_terminal_as_it_was(
-    talk: Talk, signum: signal.Signals, code: int
-) -> None:
+def test_a_terminated_prompt_leaves_the_terminal_as_it_was(talk: Talk) -> None:
     terminal = talk("echo")
     assert not terminal.child.getecho()
-    terminal.child.kill(signum)
+    terminal.child.kill(signal.SIGTERM)
     terminal.until(">")
     terminal.child.expect_exact("\x1b[?2004l")
-    assert terminal.end() == code
+    assert terminal.end() == 143
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_a_terminal_that_is_closed_ends_it_with_all_that_was_said(
+    talk: Talk, tmp_path: Path, answering: bool
+) -> None:
+    saved = tmp_path / "talk.json"
+    terminal = talk("patient", "--save", str(saved))
+    terminal.enter("hello")
+    terminal.until("wait")
+    if not answering:
+        terminal.child.sendintr()
+        terminal.until("\n>", times=2)
+    terminal.child.close(force=False)
+    assert terminal.child.exitstatus == 129
+    assert "wait" in saved.read_text()
 
 
 def test_a_dumb_terminal_gets_plain_lines(spawn: Spawn) -> None:

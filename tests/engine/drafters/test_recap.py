@@ -350,7 +350,8 @@ def test_costs_are_kept_by_the_length_of_the_context() -> None:
     recap = drafter(adaptive=True)
     for prompt in ([1, 2, 3], [1, 2, 3] * 400):
         recap.start(prompt)
-        recap.propose(9)
+        for _ in range(4):
+            recap.learn([0], predicted(*[[(4, 0.9)]] * len(recap.propose(9))))
     assert recap.pace()["costs"].keys() == {"0", "2"}
 
 
