@@ -23,7 +23,7 @@ NAME = "recap_tree"
 ROWS_AT_ONCE = 62
 """Queries of a head that a CPU gets at once in half precision: from 64 on PyTorch (2.13) may take
 another way, with other roundings."""
-COMPANY = {1: 3, 2: 2, 3: 1, 33: 1}
+COMPANY = {1: 3, 2: 2, 3: 1, 33: 3, 34: 2, 35: 1}
 """How many are added to so many queries. PyTorch takes 32 at a time; a lone one, and on some CPUs
 up to three, with other roundings."""
 KEYS_AT_ONCE = 512

@@ -192,7 +192,6 @@ class Budget:
     """
 
     SHORT = 512
-
     DECAY = 0.95
     PRIOR = 6.0
     WORTH = 1.4
