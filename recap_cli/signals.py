@@ -43,7 +43,8 @@ class Interrupts:
     A signal that is ignored stays so: `nohup` asks for that, and `&` in a shell's script.
 
     While `graceful` is set, the first signal only sets `cancel` and is remembered in `signum`; at
-    any other time, and from the second on, a signal raises `Interrupted`. Main thread only.
+    any other time, and from the second on, a signal raises `Interrupted`. Of hang-ups the first
+    counts, and terminals are written to no more. Main thread only.
 
     `answer`, called with that first signal, may write to a file descriptor and do little else.
     """

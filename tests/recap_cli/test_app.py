@@ -14,21 +14,22 @@ from tests.recap_cli.conftest import ROOT, Outcome
 Recap = Callable[..., Outcome]
 
 
+def alone(code: str, *arguments: str) -> str:
+    """What Python code writes in a process of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    return done.stdout
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["memory", "-h"]])
 def test_help_starts_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from recap_cli.app import run; code = run(sys.argv[1:]);"
         "print(code, *({'torch', 'transformers', 'numpy', 'PIL'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert "Usage: recap" in done.stdout
-    assert done.stdout.splitlines()[-1] == "0"
+    said = alone(code, *arguments)
+    assert "Usage: recap" in said
+    assert said.splitlines()[-1] == "0"
 
 
 def test_no_garbage_is_looked_for_among_libraries() -> None:
@@ -36,15 +37,8 @@ def test_no_garbage_is_looked_for_among_libraries() -> None:
         "import gc, sys; from recap_cli.app import run; code = run(sys.argv[1:]);"
         "print(code, gc.isenabled(), gc.get_freeze_count() > len(gc.get_objects()))"
     )
-    arguments = ["generate", "-q", "-n", "1", "--no-memory", "hello"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "0 True True"
+    said = alone(code, "generate", "-q", "-n", "1", "--no-memory", "hello")
+    assert said.splitlines()[-1] == "0 True True"
 
 
 def test_python_m_recap_cli_is_recap() -> None:
