@@ -219,7 +219,6 @@ class Budget:
     """Passes from one trial to the next; the first come after 8, 16 and 32."""
 
     def __init__(self) -> None:
-        self.cost = PassCost()
         self._costs: dict[int, PassCost] = {}
         self._cold = self.WARM_UP
         self._ran: set[int] = set()
@@ -233,8 +232,9 @@ class Budget:
     def restore(self, numbers: dict[str, Any]) -> None:
         """Go on with what `numbers` gave; ValueError, TypeError or AttributeError for other things,
         and then all is as before."""
-        costs = {int(length): PassCost() for length in numbers}
-        for cost, learned in zip(costs.values(), numbers.values(), strict=True):
+        costs = {}
+        for length, learned in numbers.items():
+            costs[int(length)] = cost = PassCost()
             cost.restore(**learned)
         self._costs = costs
         self.start()

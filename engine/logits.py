@@ -50,7 +50,8 @@ def predict(logits: Tensor, k: int) -> Predictions:
         return Predictions(_choices(logits), empty.astype(np.int64), empty.astype(np.float32))
     ids, probs = _top(logits, min(k, vocab))
     if logits.device.type == "cpu":
-        return Predictions(_firsts(logits, ids.numpy(), probs.numpy()), ids.numpy(), probs.numpy())
+        top_ids, top_probs = ids.numpy(), probs.numpy()
+        return Predictions(_firsts(logits, top_ids, top_probs), top_ids, top_probs)
     # Bits of floats among integers: MPS has no float64, which would hold both.
     choices = logits.argmax(-1, keepdim=True)
     packed = torch.cat([choices.int(), ids.int(), probs.view(torch.int32)], 1).cpu().numpy()
@@ -71,10 +72,11 @@ def _choices(logits: Tensor) -> list[int]:
 
 def _firsts(logits: Tensor, ids: NDArray[np.int64], probs: NDArray[np.float32]) -> list[int]:
     """The argmax of each row, the lowest id on a tie, where the k largest are known, on a CPU."""
+    if ids.shape[1] == 1:
+        return _choices(logits)
     choices: list[int] = ids[:, 0].tolist()
-    sure = probs[:, 0] > probs[:, 1] if ids.shape[1] > 1 else np.zeros(len(choices), np.bool_)
-    for row in np.flatnonzero(~sure).tolist():
-        choices[row] = int(logits[row].numpy().argmax())
+    for row in np.flatnonzero(~(probs[:, 0] > probs[:, 1])).tolist():
+        choices[row : row + 1] = _choices(logits[row : row + 1])
     return choices
 
 

@@ -98,15 +98,20 @@ def test_a_pass_beyond_the_curve_is_no_news() -> None:
     assert cost.at_knots == before
 
 
+def offer(budget: Budget, chances: Sequence[float]) -> None:
+    """As many nodes as a budget wants, likeliest first."""
+    for promised in chances:
+        if not budget.wants(promised):
+            break
+
+
 def run(curve: Curve, chances: Sequence[float], passes: int = 300) -> tuple[float, list[int]]:
     """Speed against plain decoding, and the sizes chosen, where guesses hold as promised."""
     chance, budget = random.Random(1), Budget()
     sizes, tokens, time = [], 0, 0.0
     for _ in range(passes):
         budget.start()
-        for promised in chances:
-            if not budget.wants(promised):
-                break
+        offer(budget, chances)
         size = budget.size
         committed = 1 + sum(chance.random() < promised for promised in chances[: size - 1])
         budget.observe(size, committed, 0.03 * curve(size) * (1 + 0.1 * chance.random()))
@@ -187,9 +192,7 @@ def test_trees_have_few_sizes() -> None:
     for _ in range(200):
         budget.start()
         fading = chance.uniform(0.7, 0.95)
-        for node in range(60):
-            if not budget.wants(fading ** (node + 1)):
-                break
+        offer(budget, [fading ** (node + 1) for node in range(60)])
         budget.observe(budget.size, 2, 0.03 * AMX(budget.size))
         sizes.append(budget.size)
     assert np.mean([size in Budget.SIZES for size in sizes]) > 0.9
@@ -200,9 +203,7 @@ def test_behind_a_longer_context_passes_cost_something_else() -> None:
     for number in range(600):
         context, curve = (100, short) if number // 50 % 2 else (3000, long)
         budget.start(context)
-        for promised in ALMOST_CERTAIN:
-            if not budget.wants(promised):
-                break
+        offer(budget, ALMOST_CERTAIN)
         budget.observe(budget.size, 1 + budget.size // 2, 0.03 * curve(budget.size))
         sizes.append(budget.size)
     assert np.median(sizes[-100:-50]) < 8 < np.median(sizes[-50:])
@@ -237,9 +238,7 @@ def test_a_longer_context_at_which_all_is_dearer_changes_no_ratio() -> None:
 def _drive(budget: Budget, curve: Curve, chances: Sequence[float], passes: int) -> None:
     for _ in range(passes):
         budget.start()
-        for promised in chances:
-            if not budget.wants(promised):
-                break
+        offer(budget, chances)
         budget.observe(budget.size, 1 + budget.size // 2, 0.03 * curve(budget.size))
 
 
@@ -247,9 +246,7 @@ def test_what_slowed_the_first_passes_does_not_decide_for_long() -> None:
     budget, curve, sizes = Budget(), line(0.1), []
     for number in range(40):
         budget.start()
-        for promised in HOPELESS:
-            if not budget.wants(promised):
-                break
+        offer(budget, HOPELESS)
         slowed = 3 if number < 4 else 1
         budget.observe(budget.size, 1, 0.03 * slowed * curve(budget.size))
         sizes.append(budget.size)

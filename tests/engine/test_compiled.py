@@ -48,6 +48,17 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def inductor() -> Iterator[None]:
+    """Compiling with all that belongs to it, where there is a compiler."""
+    try:
+        require_compiler(CPU)
+    except UsageError as error:
+        pytest.skip(str(error))
+    yield
+    torch._dynamo.reset()
+
+
 def check_equal(target: Target, reference: Target, prompt: EncodedPrompt, vocab: int) -> None:
     """Passes over trees of several sizes behind a growing text; nothing is compiled for them."""
     for each in (target, reference):
@@ -73,29 +84,22 @@ def test_a_model_is_compiled_in_one_piece_for_every_length(zoo: Zoo, family: str
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
+@pytest.mark.usefixtures("inductor")
 def test_inductor_s_code_computes_the_same(zoo: Zoo) -> None:
-    try:
-        require_compiler(CPU)
-    except UsageError as error:
-        pytest.skip(str(error))
     loaded = zoo.loaded("llama", torch.float32, None)
     vocab = loaded.model.config.get_text_config().vocab_size
     target, reference = (Target(loaded.model, loaded.family) for _ in range(2))
     target.compile()
     for messages in conversations(vision=False)[:2]:
         check_equal(target, reference, loaded.encoder.encode(messages), vocab)
-    torch._dynamo.reset()
 
 
 @pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
+@pytest.mark.usefixtures("inductor")
 def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        require_compiler(CPU)
-    except UsageError as error:
-        pytest.skip(str(error))
     calls: list[int] = []
     product = PackedWeights.product
 
@@ -118,16 +122,12 @@ def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(
         scale = float(together.abs().max())
         torch.testing.assert_close(together, reference.verify(tree), rtol=0, atol=0.05 * scale)
         assert torch.equal(target.verify(DraftTree([10]))[0], together[0])
-    torch._dynamo.reset()
 
 
 @pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
+@pytest.mark.usefixtures("inductor")
 def test_models_of_the_same_shapes_are_not_taken_for_each_other() -> None:
-    try:
-        require_compiler(CPU)
-    except UsageError as error:
-        pytest.skip(str(error))
     pairs = [
         [Target(model, FAMILIES["llama"]) for _ in range(2)] for model in map(packed_llama, (1, 2))
     ]
@@ -141,7 +141,6 @@ def test_models_of_the_same_shapes_are_not_taken_for_each_other() -> None:
         torch.testing.assert_close(
             target.verify(tree_of(10, 90)), expected, rtol=0, atol=0.05 * scale
         )
-    torch._dynamo.reset()
 
 
 def packed_llama(seed: int) -> Any:

@@ -2,22 +2,16 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
 
 from recap_cli.signals import ENDING, HANGUP, Interrupted, Interrupts
 
-
-@pytest.fixture(params=ENDING, ids=lambda signum: signum.name)
-def signum(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    before = signal.getsignal(request.param)
-    signal.signal(request.param, signal.SIG_DFL)
-    yield request.param
-    signal.signal(request.param, before)
+EACH = pytest.mark.parametrize("signum", ENDING, ids=lambda signum: signum.name)
 
 
+@EACH
 def test_the_first_asks_for_an_end_and_the_second_ends_but_a_terminal_is_closed_once(
     signum: signal.Signals,
 ) -> None:
@@ -30,6 +24,7 @@ def test_the_first_asks_for_an_end_and_the_second_ends_but_a_terminal_is_closed_
             os.kill(os.getpid(), signum)
 
 
+@EACH
 def test_one_that_is_ignored_stays_so(signum: signal.Signals) -> None:
     signal.signal(signum, signal.SIG_IGN)
     with Interrupts() as interrupts:
