@@ -5,9 +5,10 @@ best-first search and suffix continuations; DESIGN section 1 tells the method. T
 plain Python over small lists.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from heapq import heappop, heappush, heapreplace
+from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -22,10 +23,12 @@ from engine.memory.transitions import (
     THREE,
     TWO,
     ContextualMemory,
+    Kept,
     Prediction,
     Recent,
     TokenMemory,
     added,
+    kept,
     likeliest,
     predictions_of,
 )
@@ -34,9 +37,13 @@ from engine.stats import SOURCES
 from engine.suffix import SuffixIndex
 from engine.tree import DraftTree
 
-TOKEN, CONTEXTUAL_2, CONTEXTUAL_3, COPIED, EARLIER_2, EARLIER_3, STAND_IN = range(7)
+STEADY = (0, 0, 0, 1, 1, 1, 1, 2)
+"""How steady a longer key is, by its run; a longer one is as steady as the longest here."""
+TOKEN, COPIED, STAND_IN = range(3)
+CONTEXTUAL_2, CONTEXTUAL_3, EARLIER_2, EARLIER_3 = range(3, 15, 1 + STEADY[-1])
 """Kinds of guesses: by the longest key that knows the context, from a repeated suffix, or from the
-one-token keys of tokens that might have stood in the place of one that is not known."""
+one-token keys of tokens that might have stood in the place of one that is not known. Those of
+longer keys are the first of as many as there are kinds of steadiness."""
 KEYED = {
     kind: SOURCES.index(name)
     for kind, name in (
@@ -53,7 +60,7 @@ SEEDS = 64
 """A few: before a short answer more would not pay, and before a long one hardly."""
 NO_MATCH = (-1, 0)
 LONGEST_TRUST = 64
-PRIOR_TRUST = (0.4, 0.6, 0.75, 0.85, 0.5, 0.65, 0.2)
+PRIOR_TRUST = (0.4, 0.85, 0.2, *3 * (0.6,), *3 * (0.75,), *3 * (0.5,), *3 * (0.65,))
 """The share of each kind's claims that held on text (SmolLM2-135M, Spec-Bench)."""
 
 
@@ -123,6 +130,7 @@ class RecapDrafter:
         self._length = 0
         self._contexts: list[int] = []
         self._drafted: list[_Child] = []
+        self._expanded: list[_Expanded] = []
         self._parents: list[int] = []
         self._prompt_contexts: list[int] = []
         self.observe(kept)
@@ -134,7 +142,8 @@ class RecapDrafter:
         """Learn what the target predicts inside the prompt."""
         contexts = [self._prompt_contexts[position] for position in positions]
         rows = predictions_of(predictions.top_ids, predictions.top_probs)
-        self._store(contexts, rows, range(len(contexts)))
+        for context, row in zip(contexts, rows, strict=True):
+            self._store(context, row, self._know(context))
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Read tokens that were committed."""
@@ -152,7 +161,8 @@ class RecapDrafter:
                 self._calibration.observe(kind, claim, node in accepted)
         rejected = (node for node in range(len(self._contexts)) if node not in accepted)
         rows = predictions_of(predictions.top_ids, predictions.top_probs)
-        self._store(self._contexts, rows, [*rejected, *path])
+        for node in (*rejected, *path):
+            self._store(self._contexts[node], rows[node], self._expanded[node].known)
         self._chosen_from = rows[path[-1]]
 
     def propose(self, max_depth: int) -> DraftTree:
@@ -175,7 +185,8 @@ class RecapDrafter:
         if options.adaptive:
             floor = max(floor, budget.floor())
         matches = [(self._suffix.match_end, self._suffix.match_length)]
-        expanded = [self._expand(self._context, *matches[0], floor) if deepest > 0 else BARREN]
+        least = floor if deepest > 0 else inf
+        self._expanded = expanded = [self._expand(self._context, *matches[0], least)]
         heap = [(-child[0], 0, 0) for child in expanded[0].children[:1]]
         while heap and len(tree) <= options.nodes:
             minus, parent, rank = heap[0]
@@ -195,12 +206,10 @@ class RecapDrafter:
             match = self._follow(token, *matches[parent])
             contexts.append(context)
             matches.append(match)
-            grown = BARREN
-            if tree.depths[node] < deepest:
-                grown = self._expand(context, *match, floor / -minus)
-                if grown.children:
-                    heappush(heap, (minus * grown.children[0][0], node, 0))
-            expanded.append(grown)
+            least = floor / -minus if tree.depths[node] < deepest else inf
+            expanded.append(self._expand(context, *match, least))
+            if expanded[node].children:
+                heappush(heap, (minus * expanded[node].children[0][0], node, 0))
         if options.adaptive:
             tree.truncate(budget.size)
             del contexts[budget.size :]
@@ -234,34 +243,24 @@ class RecapDrafter:
         return _Expanded(likely, knew)
 
     def _recall(self, context: int) -> "tuple[list[Prediction], list[float], _Known]":
-        """What a node's one-, two- and three-token keys hold, with the specificity of each.
-
-        A longer key that this request does not know is looked for among those of earlier ones.
-        """
+        """What a node's one-, two- and three-token keys hold, with the specificity of each."""
         one, two, three = self.options.specificity
-        phrases = self.memory.phrases if self.options.phrases else None
+        known = self._know(context)
+        pair, triple = known.pair, known.triple
         rows: list[Prediction] = []
         specificity: list[float] = []
-        pair, triple, second, third = None, None, CONTEXTUAL_2, CONTEXTUAL_3
-        if three:
-            triple = self._contextual.triples.get(context)
-            if triple is None and phrases is not None:
-                triple, third = phrases.recall(TRIPLE | context), EARLIER_3
-            if triple is not None:
-                rows.append(triple)
-                specificity.append(three)
-        if two:
-            pair = self._contextual.pairs.get(context & TWO)
-            if pair is None and phrases is not None:
-                pair, second = phrases.recall(PAIR | context & TWO), EARLIER_2
-            if pair is triple and rows:  # one pass wrote both
+        if triple is not None:
+            rows.append(triple[0])
+            specificity.append(three)
+        if pair is not None:
+            if rows and pair[0] is rows[0]:  # one pass wrote both
                 specificity[0] += two
-            elif pair is not None:
-                rows.append(pair)
+            else:
+                rows.append(pair[0])
                 specificity.append(two)
-        recent, first = self.memory.recent(context & ONE) if one else None, TOKEN
+        recent = self.memory.recent(context & ONE) if one else None
         if one and not (recent or rows) and context == self._context:
-            recent, first = self._stand_in(), STAND_IN
+            recent, known = self._stand_in(), known._replace(first=STAND_IN)
         if recent is not None:
             share = one / len(recent)
             for row in recent:
@@ -270,7 +269,25 @@ class RecapDrafter:
                 else:
                     rows.append(row)
                     specificity.append(share)
-        return rows, specificity, _Known(pair, triple, first, second, third)
+        return rows, specificity, known
+
+    def _know(self, context: int) -> "_Known":
+        """What is kept under the longer keys of a context.
+
+        One that this request does not know is looked for among those of earlier ones.
+        """
+        _, two, three = self.options.specificity
+        phrases = self.memory.phrases if self.options.phrases else None
+        pair, triple, second, third = None, None, CONTEXTUAL_2, CONTEXTUAL_3
+        if three:
+            triple = self._contextual.triples.get(context)
+            if triple is None and phrases is not None:
+                triple, third = phrases.recall(TRIPLE | context), EARLIER_3
+        if two:
+            pair = self._contextual.pairs.get(context & TWO)
+            if pair is None and phrases is not None:
+                pair, second = phrases.recall(PAIR | context & TWO), EARLIER_2
+        return _Known(pair, triple, TOKEN, second, third)
 
     def _stand_in(self) -> Recent | None:
         """What may follow the last token, of which nothing is known: what follows those that the
@@ -308,21 +325,20 @@ class RecapDrafter:
             self._context = (self._context << TOKEN_BITS | token) & THREE
             self._suffix.extend((token,))
 
-    def _store(
-        self, contexts: Sequence[int], rows: Sequence[Prediction], order: Iterable[int]
-    ) -> None:
-        """Write predictions under the one-, two- and three-token keys of their contexts."""
-        pairs, triples, tokens = self._contextual.pairs, self._contextual.triples, self.memory
-        for i in order:
-            context, row = contexts[i], rows[i]
-            last = context & ONE
-            if last == NO_TOKEN:
-                continue
-            tokens.store(last, row)
-            if context >> TOKEN_BITS & ONE != NO_TOKEN:
-                pairs[context & TWO] = row
-                if context >> 2 * TOKEN_BITS != NO_TOKEN:
-                    triples[context] = row
+    def _store(self, context: int, row: Prediction, known: "_Known") -> None:
+        """Write a prediction under the one-, two- and three-token keys of its context.
+
+        Args:
+            known: what is kept under the longer ones.
+        """
+        last = context & ONE
+        if last == NO_TOKEN:
+            return
+        self.memory.store(last, row)
+        if context >> TOKEN_BITS & ONE != NO_TOKEN:
+            self._contextual.pairs[context & TWO] = kept(row, known.pair)
+            if context >> 2 * TOKEN_BITS != NO_TOKEN:
+                self._contextual.triples[context] = kept(row, known.triple)
 
 
 _Child = tuple[float, int, int, float]
@@ -334,8 +350,8 @@ class _Known(NamedTuple):
     """What a node's two- and three-token keys hold, and what kind of guesses those of all keys are,
     the shortest first."""
 
-    pair: Prediction | None
-    triple: Prediction | None
+    pair: Kept | None
+    triple: Kept | None
     first: int
     second: int
     third: int
@@ -343,7 +359,11 @@ class _Known(NamedTuple):
     @property
     def longest(self) -> int:
         """The kind of the longest key that knows the context."""
-        return self.third if self.triple else self.second if self.pair else self.first
+        longest, kind = (self.triple, self.third) if self.triple else (self.pair, self.second)
+        if longest is None:
+            return self.first
+        run = longest[1]
+        return kind + (STEADY[run] if run < len(STEADY) else STEADY[-1])
 
 
 class _Expanded(NamedTuple):
@@ -358,12 +378,9 @@ class _Expanded(NamedTuple):
         if kind == COPIED:
             return SUFFIX
         pair, triple, first, second, third = self.known
-        if triple is not None and token in triple.ids:
+        if triple is not None and token in triple[0].ids:
             return KEYED[third]
-        return KEYED[second if pair is not None and token in pair.ids else first]
-
-
-BARREN = _Expanded([], _Known(None, None, TOKEN, CONTEXTUAL_2, CONTEXTUAL_3))
+        return KEYED[second if pair is not None and token in pair[0].ids else first]
 
 
 def _suffix_trust(options: DrafterOptions, match: int) -> float:

@@ -1,11 +1,11 @@
-"""The token memory's file format, version 2: bytes <-> header and tables. Knows no locks, no paths.
+"""The token memory's file format, version 3: bytes <-> header and tables. Knows no locks, no paths.
 
 The container is safetensors: 8 bytes little-endian size of a JSON object, that object, then the
 tensors' bytes, which must fill the file exactly. It holds numbers only: nothing in it is executed.
 
 `__metadata__` has one entry, `recap_memory`, a JSON object with exactly these fields:
 
-    format_version  int       2. A reader refuses a greater one before it looks at anything else, so
+    format_version  int       3. A reader refuses a greater one before it looks at anything else, so
                               every later version keeps this container, entry and field.
     tokenizer       str       fingerprint of the vocabulary (`engine.memory.paths`)
     models          [str]     models that wrote here, in the order of their first writing
@@ -29,6 +29,8 @@ Tensors, all unsigned integers, little-endian, row-major:
     phrase_next_ids U16 or U32  [m, 4]  as next_ids
     phrase_probs    U8          [m, 4]  as probs
     phrase_stamps   U16 or U32  [m]     greater where a row was written later
+    phrase_runs     U8          [m]     predictions in a row, this one included, that had the same
+                                        first choice; 255 means "at least"
 
 Ids and stamps take U16 where the greatest of that tensor fits, else U32 (ids are always below
 2**31). A probability has a logarithmic code, which is as exact for small ones as for large ones:
@@ -38,10 +40,10 @@ Ids and stamps take U16 where the greatest of that tensor fits, else U32 (ids ar
 so p comes back within 2.2 % down to 1.7e-5 (less becomes that), and 1 exactly. Decoding and
 encoding again changes nothing. c = 0 means that the row has no such next token: p = 0, and the id
 (written as 0) has no meaning. A one-token key takes 4 + 3k to 6 + 5k bytes: 28 to 46 at k = 8. A
-longer key takes 22 to 32 bytes, and a writer keeps the 200,000 that were written last: 6.4 MB.
+longer key takes 23 to 33 bytes, and a writer keeps the 200,000 that were written last: 6.6 MB.
 
-Version 1 lacked the field phrases and the tensors named phrase_*. It is read as one without longer
-keys; what is written is always version 2.
+Version 1 lacked the field phrases and the tensors named phrase_*, and is read as one without longer
+keys. Version 2 lacked phrase_runs, which are taken to be 1. What is written is always version 3.
 """
 
 import zlib
@@ -59,22 +61,22 @@ from safetensors.numpy import save
 from engine.errors import CorruptMemory, ForeignMemory
 from engine.memory.table import NO_NEXT, PHRASE_K, PhraseTable, Tables, TransitionTable
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 METADATA_KEY = "recap_memory"
 
 _IDS = ("U16", "U32")
-_TOKEN_COLUMNS = {
-    "keys": (_IDS, "n"),
-    "next_ids": (_IDS, "nk"),
-    "probs": (("U8",), "nk"),
-    "uses": (("U16",), "n"),
+_TENSORS = {
+    "keys": (1, _IDS, "n"),
+    "next_ids": (1, _IDS, "nk"),
+    "probs": (1, ("U8",), "nk"),
+    "uses": (1, ("U16",), "n"),
+    "phrase_keys": (2, ("U64",), "m"),
+    "phrase_next_ids": (2, _IDS, "m4"),
+    "phrase_probs": (2, ("U8",), "m4"),
+    "phrase_stamps": (2, _IDS, "m"),
+    "phrase_runs": (3, ("U8",), "m"),
 }
-_PHRASE_COLUMNS = {
-    "phrase_keys": (("U64",), "m"),
-    "phrase_next_ids": (_IDS, "m4"),
-    "phrase_probs": (("U8",), "m4"),
-    "phrase_stamps": (_IDS, "m"),
-}
+"""The format version that brought a tensor, its types and its axes."""
 _Columns = dict[str, NDArray[Any]]
 _PROBABILITIES = np.exp2((np.arange(256) - 255) / 16).astype(np.float32)
 _PROBABILITIES[0] = 0
@@ -123,6 +125,7 @@ def pack(header: MemoryHeader, tables: Tables) -> bytes:
         "phrase_next_ids": _narrowest(_present_or_zero(phrases.next_ids)),
         "phrase_probs": _encode(phrases.probs, phrases.next_ids != NO_NEXT),
         "phrase_stamps": _narrowest(phrases.stamps),
+        "phrase_runs": phrases.runs,
     }
     fields = asdict(header) | {"checksum": _checksum(columns)}
     return save(columns, {METADATA_KEY: orjson.dumps(fields).decode()})
@@ -173,11 +176,12 @@ def _read_header(path: Path, metadata: dict[str, str]) -> tuple[MemoryHeader, in
 
 
 def _read_columns(container: Any, header: MemoryHeader) -> _Columns:
-    wanted = _TOKEN_COLUMNS | (_PHRASE_COLUMNS if header.format_version > 1 else {})
+    wanted = [name for name, (since, *_) in _TENSORS.items() if since <= header.format_version]
     if set(container.keys()) != set(wanted):
         raise ValueError("its tensors are not those of a token memory")
     sizes = {"n": header.keys, "k": header.k, "m": header.phrases, "4": PHRASE_K}
-    for name, (dtypes, axes) in wanted.items():
+    for name in wanted:
+        _, dtypes, axes = _TENSORS[name]
         column = container.get_slice(name)
         shape = [sizes[axis] for axis in axes]
         if column.get_dtype() not in dtypes or list(column.get_shape()) != shape:
@@ -194,11 +198,13 @@ def _decode(columns: _Columns) -> Tables:
     )
     if "phrase_keys" not in columns:
         return Tables(tokens, PhraseTable.empty(PHRASE_K))
+    once = np.ones(len(columns["phrase_keys"]), np.uint8)
     phrases = PhraseTable(
         keys=columns["phrase_keys"],
         next_ids=_decode_ids(columns["phrase_next_ids"], columns["phrase_probs"]),
         probs=_PROBABILITIES.take(columns["phrase_probs"]),
         stamps=columns["phrase_stamps"].astype(np.uint32),
+        runs=columns.get("phrase_runs", once),
     )
     return Tables(tokens, phrases)
 
@@ -226,7 +232,7 @@ def _narrowest(ids: NDArray[Any]) -> NDArray[Any]:
 
 def _checksum(columns: _Columns) -> int:
     checksum = 0
-    for name in (*_TOKEN_COLUMNS, *_PHRASE_COLUMNS):
+    for name in _TENSORS:
         if name in columns:
             checksum = zlib.crc32(np.ascontiguousarray(columns[name]).data, checksum)
     return checksum

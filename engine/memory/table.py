@@ -21,6 +21,8 @@ TRIPLE = PAIR << 1
 """The tag of a three-token key."""
 PHRASE_K = 4
 """Next tokens that are kept after a two- or three-token key."""
+LONGEST_RUN = 255
+"""The longest run that is kept of a two- or three-token key; it means "at least"."""
 PHRASES_MOST = 200_000
 """Two- and three-token keys that are kept; the oldest go."""
 
@@ -173,12 +175,15 @@ class PhraseTable(_Rows):
             below a tag, `PAIR` or `TRIPLE`. So all two-token keys come first.
         stamps: uint32 [n], greater where a row was written later; merging makes those of the newer
             table greater than the older's.
+        runs: uint8 [n], how many predictions in a row, this one included, had the same first
+            choice.
     """
 
     keys: NDArray[np.uint64]
     stamps: NDArray[np.uint32]
+    runs: NDArray[np.uint8]
 
-    DTYPES: ClassVar = {"keys": np.uint64, **_COMMON, "stamps": np.uint32}
+    DTYPES: ClassVar = {"keys": np.uint64, **_COMMON, "stamps": np.uint32, "runs": np.uint8}
 
     @property
     def pairs(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.memory.table import (
+    LONGEST_RUN,
     PAIR,
     PHRASE_K,
     PHRASES_MOST,
@@ -94,12 +95,23 @@ def predictions_of(ids: NDArray[np.integer], probs: NDArray[np.float32]) -> list
     return list(map(Prediction, ids.tolist(), probs.tolist()))
 
 
+Kept = tuple[Prediction, int]
+"""The newest prediction under a longer key, and its *run*: how many in a row, this one included,
+had the same first choice. The longer, the surer is what it foresees."""
+
+
+def kept(row: Prediction, before: Kept | None) -> Kept:
+    """What a key holds after a new prediction; `before` is what it held."""
+    steady = before is not None and before[0].ids[0] == row.ids[0]
+    return row, before[1] + 1 if before is not None and steady else 1
+
+
 class ContextualMemory:
     """Predictions under two- and three-token keys; lives for one request, or one conversation."""
 
     def __init__(self) -> None:
-        self.pairs: dict[int, Prediction] = {}
-        self.triples: dict[int, Prediction] = {}
+        self.pairs: dict[int, Kept] = {}
+        self.triples: dict[int, Kept] = {}
 
 
 class PhraseMemory:
@@ -115,17 +127,17 @@ class PhraseMemory:
     """Rows of the file that are unpacked together; one alone takes nearly as long."""
 
     def __init__(self, table: PhraseTable | None = None) -> None:
-        self._rows: dict[int, Prediction] = {}
+        self._rows: dict[int, Kept] = {}
         self._written: dict[int, int] = {}
         self._absorbed = 0
         self._table = PhraseTable.empty(PHRASE_K) if table is None else table
-        self._unpacked: dict[int, Prediction] = {}
+        self._unpacked: dict[int, Kept] = {}
 
     def __len__(self) -> int:
         return len(self._rows.keys() | self._table.keys.tolist())
 
-    def recall(self, key: int) -> Prediction | None:
-        """The newest prediction under a context of two tokens with PAIR, or three with TRIPLE."""
+    def recall(self, key: int) -> Kept | None:
+        """What is kept under a context of two tokens with PAIR, or of three with TRIPLE."""
         found = self._rows.get(key)
         return self._recall_from_file(key) if found is None else found
 
@@ -134,11 +146,11 @@ class PhraseMemory:
         rows = self._rows
         self._absorbed += 1
         for mark, learned in ((PAIR, memory.pairs), (TRIPLE, memory.triples)):
-            for context, row in learned.items():
+            for context, newest in learned.items():
                 key = mark | context
-                if rows.get(key) is not row:
+                if rows.get(key) is not newest:
                     rows.pop(key, None)  # so that it counts as the newest
-                    rows[key] = row
+                    rows[key] = newest
                     self._written[key] = self._absorbed
         for key in list(islice(rows, max(len(rows) - self.MOST, 0))):
             del rows[key]
@@ -152,16 +164,17 @@ class PhraseMemory:
         rows = [self._rows[key] for key in keys]
         return PhraseTable(
             keys=np.array(keys, np.uint64),
-            next_ids=np.array([row.ids[:PHRASE_K] for row in rows], np.int32),
-            probs=np.array([row.probs[:PHRASE_K] for row in rows], np.float32),
+            next_ids=np.array([row.ids[:PHRASE_K] for row, _ in rows], np.int32),
+            probs=np.array([row.probs[:PHRASE_K] for row, _ in rows], np.float32),
             stamps=np.array([self._written[key] for key in keys], np.uint32),
+            runs=np.array([min(run, LONGEST_RUN) for _, run in rows], np.uint8),
         )
 
     def mark_saved(self) -> None:
         """Nothing that is in here now needs to be written again."""
         self._written.clear()
 
-    def _recall_from_file(self, key: int) -> Prediction | None:
+    def _recall_from_file(self, key: int) -> Kept | None:
         if key in self._unpacked:
             return self._unpacked[key]
         keys = self._table.keys.data
@@ -171,7 +184,8 @@ class PhraseMemory:
         # Neighbours begin with the same tokens: they are likely to be asked for soon.
         part = slice(row - row % self.UNPACKED, row - row % self.UNPACKED + self.UNPACKED)
         found = predictions_of(self._table.next_ids[part], self._table.probs[part])
-        self._unpacked.update(zip(keys[part].tolist(), found, strict=True))
+        rows = zip(found, self._table.runs[part].tolist(), strict=True)
+        self._unpacked.update(zip(keys[part].tolist(), rows, strict=True))
         return self._unpacked[key]
 
 

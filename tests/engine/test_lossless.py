@@ -76,7 +76,8 @@ def garbage_phrases(loaded: LoadedModel) -> PhraseTable:
     after = garbage(loaded, seed=1).with_k(PHRASE_K)
     rows = last.astype(np.intp)
     stamps = np.ones(len(keys), np.uint32)
-    return PhraseTable(keys, after.next_ids[rows], after.probs[rows], stamps)
+    runs = (1 + keys % 9).astype(np.uint8)
+    return PhraseTable(keys, after.next_ids[rows], after.probs[rows], stamps, runs)
 
 
 def memory_of_garbage(loaded: LoadedModel, folder: Path) -> Path:

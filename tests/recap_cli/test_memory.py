@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pexpect
 import pytest
+from rich.filesize import decimal
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -72,7 +73,7 @@ def test_inspect_says_what_a_memory_holds(
         f"tokenizer  {FINGERPRINT}",
         "keys       2 of one token, with 2 next tokens each",
         "phrases    2 of two tokens, 1 of three",
-        f"size       {size} bytes, {round(size / 5, 1):g} bytes a key",
+        f"size       {decimal(size)}, {round(size / 5, 1):g} bytes a key",
         "used",
         "requests   3",
         "most used  'the' → 'red' 50%, 'blue' 25%  (9 uses)",

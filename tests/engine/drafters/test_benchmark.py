@@ -59,7 +59,8 @@ def full_of_phrases(rows: TransitionTable) -> PhraseTable:
     last = second.astype(np.intp)
     few = rows.with_k(PHRASE_K)
     stamps = np.ones(PHRASES_MOST, np.uint32)
-    return PhraseTable(keys, few.next_ids[last], few.probs[last], stamps)
+    runs = np.ones(PHRASES_MOST, np.uint8)
+    return PhraseTable(keys, few.next_ids[last], few.probs[last], stamps, runs)
 
 
 @pytest.mark.parametrize("nodes", [16, 32])

@@ -13,6 +13,7 @@ from engine.memory.transitions import Prediction, TokenMemory
 from engine.options import DrafterOptions
 from engine.stats import SOURCES
 from tests.engine.drafters.drawn import PICTURE, full_of_garbage, paths, predicted
+from tests.engine.memory.tables import phrase_key
 
 NO_SUFFIX = 99
 """A `suffix_min_match` that no text here reaches."""
@@ -169,6 +170,38 @@ def test_longer_keys_of_earlier_requests_stand_in_for_this_one_s() -> None:
     drafted = paths(recap.propose(1))
     assert drafted.pop((6,)) == drafted.pop((7,)) == "contextual-3", "this request's go first"
     assert set(drafted.values()) == {"token"}
+
+
+def test_a_longer_key_is_believed_as_far_as_keys_as_steady_came_true() -> None:
+    recap = drafter(specificity=(0, 0, 4))
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    taught(recap, [6, 7, 8], [(4, 0.9), (5, 0.1)])
+    fickle = [(5, 0.9), (4, 0.1)]
+    for turn in range(40):
+        recap.observe([1, 2, 3])
+        n = len(recap.propose(1))
+        recap.learn([0, 1], predicted(*[[(4, 0.9), (5, 0.1)]] * n))
+        recap.observe([6, 7, 8])
+        n = len(recap.propose(1))
+        recap.learn([0], predicted(*[fickle if turn % 2 else [(4, 0.9), (5, 0.1)]] * n))
+    recap.observe([1, 2, 3])
+    steady = recap.propose(1).probabilities[1]
+    recap.observe([6, 7, 8])
+    assert steady > 0.85
+    assert recap.propose(1).probabilities[1] < 0.25
+
+
+def test_a_key_is_as_steady_as_earlier_requests_found_it() -> None:
+    memory = TokenMemory()
+    recap = drafter(memory)
+    for _ in range(3):
+        taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.observe([1, 2, 3])
+    recap.propose(0)
+    recap.learn([0], predicted([(4, 0.75), (6, 0.25)]))
+    recap.settle()
+    for key in (phrase_key(2, 3), phrase_key(1, 2, 3)):
+        assert memory.phrases.recall(key) == (Prediction([4, 6], [0.75, 0.25]), 4)
 
 
 def test_contextual_memory_lives_as_long_as_its_conversation() -> None:

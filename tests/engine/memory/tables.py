@@ -43,7 +43,7 @@ def phrase_key(*tokens: int) -> int:
     return key + sum(token << i * TOKEN_BITS for i, token in enumerate(reversed(tokens)))
 
 
-def phrases(rows: Mapping[Any, int], stamp: int = 1) -> PhraseTable:
+def phrases(rows: Mapping[Any, int], stamp: int = 1, run: int = 1) -> PhraseTable:
     """A table of `(token, token): next id`, or with three tokens; the next token is certain."""
     next_of = {phrase_key(*tokens): token for tokens, token in rows.items()}
     keys = sorted(next_of)
@@ -53,14 +53,24 @@ def phrases(rows: Mapping[Any, int], stamp: int = 1) -> PhraseTable:
         next_ids=np.array([[next_of[key], *[NO_NEXT] * none] for key in keys], np.int32),
         probs=np.array([[1.0, *[0.0] * none]] * len(keys), np.float32),
         stamps=np.full(len(keys), stamp, np.uint32),
+        runs=np.full(len(keys), run, np.uint8),
     )
 
 
-def rows_of(table: TransitionTable | PhraseTable) -> dict[int, tuple[list[int], list[float], int]]:
+Row = tuple[list[int], list[float], int]
+
+
+def rows_of(table: TransitionTable | PhraseTable) -> dict[int, Row]:
     """`key: (next ids, probabilities, uses or stamp)`, to compare tables by."""
-    columns = (getattr(table, name).tolist() for name in table.DTYPES)
-    rows = zip(*columns, strict=True)
+    numbers = table.uses if isinstance(table, TransitionTable) else table.stamps
+    columns = (table.keys, table.next_ids, table.probs, numbers)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     return {key: (next_ids, probs, number) for key, next_ids, probs, number in rows}
+
+
+def runs_of(table: PhraseTable) -> dict[int, int]:
+    """`key: run`."""
+    return dict(zip(table.keys.tolist(), table.runs.tolist(), strict=True))
 
 
 def no_phrases(tokens: TransitionTable) -> Tables:
@@ -68,16 +78,37 @@ def no_phrases(tokens: TransitionTable) -> Tables:
     return Tables(tokens, PhraseTable.empty(PHRASE_K))
 
 
-def write_version_1(path: Path, tokenizer: str) -> dict[int, tuple[list[int], list[float], int]]:
+def write_version_1(path: Path, tokenizer: str) -> dict[int, Row]:
     """Write a file as the first version of the format has it; what `rows_of` gives of it."""
+    _write_old(path, tokenizer, _VERSION_1, {"format_version": 1})
+    return {3: ([5, 6], [1.0, 0.5], 1), 70_000: ([7, NO_NEXT], [0.25, 0.0], 9)}
+
+
+def write_version_2(path: Path, tokenizer: str) -> dict[int, Row]:
+    """Write a file as the second version has it; what `rows_of` gives of its phrases."""
     columns: dict[str, NDArray[Any]] = {
-        "keys": np.array([3, 70_000], np.uint32),
-        "next_ids": np.array([[5, 6], [7, 0]], np.uint16),
-        "probs": np.array([[255, 239], [223, 0]], np.uint8),
-        "uses": np.array([1, 9], np.uint16),
+        "phrase_keys": np.array([phrase_key(1, 2)], np.uint64),
+        "phrase_next_ids": np.array([[3, 0, 0, 0]], np.uint16),
+        "phrase_probs": np.array([[255, 0, 0, 0]], np.uint8),
+        "phrase_stamps": np.array([7], np.uint16),
     }
+    _write_old(path, tokenizer, _VERSION_1 | columns, {"format_version": 2, "phrases": 1})
+    return {phrase_key(1, 2): ([3, *[NO_NEXT] * 3], [1.0, 0.0, 0.0, 0.0], 7)}
+
+
+_VERSION_1: dict[str, NDArray[Any]] = {
+    "keys": np.array([3, 70_000], np.uint32),
+    "next_ids": np.array([[5, 6], [7, 0]], np.uint16),
+    "probs": np.array([[255, 239], [223, 0]], np.uint8),
+    "uses": np.array([1, 9], np.uint16),
+}
+
+
+def _write_old(
+    path: Path, tokenizer: str, columns: dict[str, NDArray[Any]], fields: dict[str, int]
+) -> None:
     header = {
-        "format_version": 1,
+        **fields,
         "tokenizer": tokenizer,
         "models": ["old"],
         "k": 2,
@@ -88,7 +119,6 @@ def write_version_1(path: Path, tokenizer: str) -> dict[int, tuple[list[int], li
         "checksum": zlib.crc32(b"".join(column.tobytes() for column in columns.values())),
     }
     save_file(columns, path, {"recap_memory": orjson.dumps(header).decode()})
-    return {3: ([5, 6], [1.0, 0.5], 1), 70_000: ([7, NO_NEXT], [0.25, 0.0], 9)}
 
 
 @st.composite
@@ -108,7 +138,9 @@ def phrase_tables(
     ids = st.integers(0, max_id)
     phrase = st.lists(ids, min_size=2, max_size=3).map(lambda tokens: phrase_key(*tokens))
     keys = sorted(draw(st.sets(phrase, max_size=12)))
-    return PhraseTable(np.array(keys, np.uint64), *draw(_columns(len(keys), k, ids)))
+    runs = draw(st.lists(st.integers(1, 255), min_size=len(keys), max_size=len(keys)))
+    columns = draw(_columns(len(keys), k, ids))
+    return PhraseTable(np.array(keys, np.uint64), *columns, np.array(runs, np.uint8))
 
 
 @st.composite

@@ -154,14 +154,14 @@ def test_of_too_many_phrases_those_go_that_no_run_wrote_for_longest(
     assert rows_of(read(path).phrases).keys() == {phrase_key(token, token) for token in (1, 3, 4)}
 
 
-def test_a_file_of_version_1_is_read_and_becomes_one_of_version_2(path: Path) -> None:
+def test_a_file_of_version_1_is_read_and_becomes_one_of_this_version(path: Path) -> None:
     path.parent.mkdir()
     old = write_version_1(path, TOKENIZER)
     assert rows_of(read(path).tokens) == old
 
     header = write(path, Tables(table({4: [(5, 1.0), (6, 0.5)]}), phrases({(1, 2): 3})))
 
-    assert (header.format_version, header.requests, header.models) == (2, 6, ("old", "demo"))
+    assert (header.format_version, header.requests, header.models) == (3, 6, ("old", "demo"))
     assert header_of(path) == header
     assert rows_of(read(path).tokens) == old | {4: ([5, 6], [1.0, 0.5], 1)}
     assert rows_of(read(path).phrases).keys() == {phrase_key(1, 2)}
@@ -338,7 +338,7 @@ def test_another_tokenizers_file_is_neither_used_nor_changed(path: Path) -> None
 
 def test_a_newer_versions_file_is_neither_used_nor_moved_nor_changed(path: Path) -> None:
     path.parent.mkdir()
-    header = orjson.dumps({"format_version": 3}).decode()
+    header = orjson.dumps({"format_version": 4}).decode()
     save_file({"novel": np.zeros(2, np.uint8)}, path, {"recap_memory": header})
     old = path.read_bytes()
 

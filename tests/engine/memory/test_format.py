@@ -26,9 +26,11 @@ from tests.engine.memory.tables import (
     phrase_tables,
     phrases,
     rows_of,
+    runs_of,
     table,
     tables,
     write_version_1,
+    write_version_2,
 )
 
 Columns = dict[str, np.ndarray]
@@ -41,7 +43,7 @@ MOMENT = "2026-01-02T03:04:05+00:00"
 
 def header_of(stored: Tables) -> MemoryHeader:
     k, n, m = stored.tokens.k, len(stored.tokens.keys), len(stored.phrases.keys)
-    return MemoryHeader(2, "0123456789abcdef", ("demo",), k, n, m, MOMENT, MOMENT, 7)
+    return MemoryHeader(3, "0123456789abcdef", ("demo",), k, n, m, MOMENT, MOMENT, 7)
 
 
 def packed(path: Path, stored: Tables) -> Path:
@@ -78,6 +80,7 @@ def test_what_is_packed_comes_back(
         np.testing.assert_allclose(theirs.probs, wanted, rtol=0.022)
     np.testing.assert_array_equal(read.tokens.uses, np.minimum(tokens.uses, 65535))
     np.testing.assert_array_equal(read.phrases.stamps, longer.stamps)
+    np.testing.assert_array_equal(read.phrases.runs, longer.runs)
 
 
 def test_every_code_of_a_probability_survives_being_written_again(scratch: Path) -> None:
@@ -110,7 +113,7 @@ def test_a_row_of_eight_next_tokens_takes_at_most_fifty_bytes(
     assert row * n < size < row * n + 1000
 
 
-@pytest.mark.parametrize(("greatest", "row"), [(65_535, 22), (70_000, 32)])
+@pytest.mark.parametrize(("greatest", "row"), [(65_535, 23), (70_000, 33)])
 def test_as_many_phrases_as_are_kept_take_a_few_megabytes(
     scratch: Path, greatest: int, row: int
 ) -> None:
@@ -120,6 +123,7 @@ def test_as_many_phrases_as_are_kept_take_a_few_megabytes(
         next_ids=np.full((n, PHRASE_K), greatest, np.int32),
         probs=np.full((n, PHRASE_K), 0.25, np.float32),
         stamps=np.full(n, greatest, np.uint32),
+        runs=np.ones(n, np.uint8),
     )
 
     size = packed(scratch, Tables(TransitionTable.empty(8), full)).stat().st_size
@@ -160,7 +164,7 @@ def test_a_changed_byte_never_changes_the_transitions_unseen(scratch: Path, flip
 
 TENSORS = (
     *("keys", "next_ids", "probs", "uses"),
-    *("phrase_keys", "phrase_next_ids", "phrase_probs", "phrase_stamps"),
+    *("phrase_keys", "phrase_next_ids", "phrase_probs", "phrase_stamps", "phrase_runs"),
 )
 
 
@@ -198,6 +202,7 @@ def forge(path: Path, columns: Columns, header: Any) -> None:
         pytest.param({"phrase_keys": np.array([1, 2], np.uint32)}, id="keys of another type"),
         pytest.param({"phrase_probs": np.ones((2, 3), np.uint8)}, id="phrases of another k"),
         pytest.param({"phrase_stamps": np.ones(1, np.uint16)}, id="too few stamps"),
+        pytest.param({"phrase_runs": None}, id="phrases without runs"),
     ],
 )
 def test_columns_that_are_not_as_documented_are_corrupt(
@@ -282,9 +287,16 @@ def test_a_file_of_version_1_with_phrases_is_corrupt(scratch: Path) -> None:
         load(scratch)
 
 
+def test_phrases_of_a_file_of_version_2_have_runs_of_one(scratch: Path) -> None:
+    stored = write_version_2(scratch, "0123456789abcdef")
+    read = load(scratch)[1].phrases
+    assert rows_of(read) == stored
+    assert runs_of(read) == dict.fromkeys(stored, 1)
+
+
 def test_a_newer_version_is_foreign_whatever_else_changed(scratch: Path) -> None:
-    forge(scratch, {"other": np.zeros(3, np.uint8)}, {"format_version": 3, "novel": []})
-    with pytest.raises(ForeignMemory, match="format version 3"):
+    forge(scratch, {"other": np.zeros(3, np.uint8)}, {"format_version": 4, "novel": []})
+    with pytest.raises(ForeignMemory, match="format version 4"):
         load(scratch)
 
 

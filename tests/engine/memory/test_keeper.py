@@ -53,8 +53,10 @@ def test_what_one_run_learns_the_next_one_knows(path: Path) -> None:
 def request(tokens: tuple[int, ...], then: int = 7) -> ContextualMemory:
     """What a request learned: these tokens, as a pair and as a triple, and what follows."""
     memory = ContextualMemory()
-    memory.pairs[phrase_key(*tokens[-2:]) & TWO] = Prediction([then, then + 1], [0.75, 0.25], 0.5)
-    memory.triples[phrase_key(*tokens) & THREE] = Prediction([then, 1], [0.75, 0.25], 0.5)
+    after_two = Prediction([then, then + 1], [0.75, 0.25], 0.5)
+    memory.pairs[phrase_key(*tokens[-2:]) & TWO] = after_two, 3
+    after_three = Prediction([then, 1], [0.75, 0.25], 0.5)
+    memory.triples[phrase_key(*tokens) & THREE] = after_three, 300
     return memory
 
 
@@ -63,10 +65,11 @@ def test_phrases_that_one_run_learns_the_next_one_knows(path: Path) -> None:
     memory.phrases.absorb(request((1, 2, 3)))
     saved(path, memory)
     again, _ = keeper(path).load()
-    for key in (phrase_key(2, 3), phrase_key(1, 2, 3)):
+    for key, longest in ((phrase_key(2, 3), 3), (phrase_key(1, 2, 3), 255)):
         recalled = again.phrases.recall(key)
         assert recalled is not None
-        assert recalled.ids[0] == 7
+        row, run = recalled
+        assert (row.ids[0], run) == (7, longest)
     assert again.phrases.written() is None, "what was read is not to be written again"
     assert keeper(path).save(memory, 1) == [], "nothing came since"
     stored = read_memory(path)
@@ -109,7 +112,7 @@ def test_a_file_of_version_1_is_read_and_written_as_the_next(path: Path) -> None
     stored = read_memory(path)
     assert stored is not None
     header, _ = stored
-    assert (header.format_version, header.keys, header.phrases) == (2, 3, 2)
+    assert (header.format_version, header.keys, header.phrases) == (3, 3, 2)
 
 
 def test_without_a_file_the_memory_is_empty_and_nothing_is_said(path: Path) -> None:

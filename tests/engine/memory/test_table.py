@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -127,7 +129,7 @@ def test_stamps_end_at_the_greatest_number() -> None:
 
 def test_the_newest_phrases_are_those_of_the_greatest_stamps() -> None:
     rows = phrases({(1, 2): 3, (2, 3): 4, (3, 4): 5, (1, 2, 3): 4})
-    stamped = PhraseTable(rows.keys, rows.next_ids, rows.probs, np.array([3, 1, 4, 2], np.uint32))
+    stamped = replace(rows, stamps=np.array([3, 1, 4, 2], np.uint32))
 
     assert rows_of(stamped.newest(2)).keys() == {phrase_key(1, 2), phrase_key(3, 4)}
     assert stamped.newest(4) is stamped
@@ -174,7 +176,7 @@ def test_every_token_id_of_twenty_bits_can_be_in_a_phrase() -> None:
 def test_keys_of_phrases_are_checked(keys: list[int]) -> None:
     rows = phrases({(1, 2): 3, (1, 2, 3): 4})
     with pytest.raises(ValueError, match="keys must"):
-        PhraseTable(np.array(keys, np.uint64), rows.next_ids, rows.probs, rows.stamps)
+        replace(rows, keys=np.array(keys, np.uint64))
 
 
 # Both

@@ -16,9 +16,10 @@ from engine.memory.transitions import (
     PhraseMemory,
     Prediction,
     TokenMemory,
+    kept,
     predictions_of,
 )
-from tests.engine.memory.tables import phrase_key, phrases, rows_of, table
+from tests.engine.memory.tables import phrase_key, phrases, rows_of, runs_of, table
 
 
 def row(token: int) -> Prediction:
@@ -147,21 +148,29 @@ def test_every_token_id_can_be_a_key(token: int) -> None:
     assert memory.recall(token) == row(0)
 
 
+def test_a_run_counts_predictions_with_the_same_first_choice() -> None:
+    runs, before = [], None
+    for first in (5, 5, 5, 6, 6, 5):
+        before = kept(row(first), before)
+        runs.append(before)
+    assert runs == [(row(5), 1), (row(5), 2), (row(5), 3), (row(6), 1), (row(6), 2), (row(5), 1)]
+
+
 def learned(pairs: dict[int, int], triples: dict[int, int]) -> ContextualMemory:
     memory = ContextualMemory()
-    memory.pairs = {key: row(token) for key, token in pairs.items()}
-    memory.triples = {key: row(token) for key, token in triples.items()}
+    memory.pairs = {key: (row(token), 1) for key, token in pairs.items()}
+    memory.triples = {key: (row(token), 1) for key, token in triples.items()}
     return memory
 
 
 def test_longer_keys_of_earlier_requests_are_kept_apart_by_their_length() -> None:
     memory = PhraseMemory()
     memory.absorb(learned({5: 10}, {5: 20}))  # a token id 0 in front makes both the same number
-    assert memory.recall(PAIR | 5) == row(10)
-    assert memory.recall(TRIPLE | 5) == row(20)
+    assert memory.recall(PAIR | 5) == (row(10), 1)
+    assert memory.recall(TRIPLE | 5) == (row(20), 1)
     assert memory.recall(PAIR | 6) is None
     memory.absorb(learned({5: 30}, {}))
-    assert memory.recall(PAIR | 5) == row(30)
+    assert memory.recall(PAIR | 5) == (row(30), 1)
 
 
 def test_the_longer_keys_stored_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +180,10 @@ def test_the_longer_keys_stored_longest_ago_are_forgotten(monkeypatch: pytest.Mo
     memory.absorb(learned({1: 4, 9: 9}, {}))
     assert len(memory) == 3
     assert memory.recall(PAIR | 2) is None
-    assert memory.recall(PAIR | 1) == row(4)
+    assert memory.recall(PAIR | 1) == (row(4), 1)
 
 
-SAVED = phrases({(1, 2): 3, (2, 3): 4, (1, 2, 3): 5})
+SAVED = phrases({(1, 2): 3, (2, 3): 4, (1, 2, 3): 5}, run=6)
 
 
 def test_phrases_of_a_file_are_known_and_newer_ones_prevail() -> None:
@@ -183,11 +192,12 @@ def test_phrases_of_a_file_are_known_and_newer_ones_prevail() -> None:
     for _ in range(2):
         found = memory.recall(phrase_key(1, 2, 3))
         assert found is not None
-        assert (found.ids[0], found.probs[0], found.confidence) == (5, 1.0, 1.0)
+        newest, run = found
+        assert (newest.ids[0], newest.probs[0], newest.confidence, run) == (5, 1.0, 1.0, 6)
     for unknown in ((0, 0), (3, 3), (1, 2, 2), (9, 9, 9)):
         assert memory.recall(phrase_key(*unknown)) is None
     memory.absorb(learned({phrase_key(1, 2) & TWO: 40, 7: 50}, {}))
-    assert memory.recall(phrase_key(1, 2)) == row(40)
+    assert memory.recall(phrase_key(1, 2)) == (row(40), 1)
     assert len(memory) == 4
 
 
@@ -197,7 +207,7 @@ def test_every_phrase_of_a_file_is_found_wherever_it_stands() -> None:
     for first in range(9, -1, -1):
         for second in range(10):
             found = memory.recall(phrase_key(first, second))
-            assert (found.ids[0] if found else None) == rows.get((first, second))
+            assert (found[0].ids[0] if found else None) == rows.get((first, second))
 
 
 def test_only_phrases_absorbed_since_the_last_save_are_to_be_saved() -> None:
@@ -206,7 +216,7 @@ def test_only_phrases_absorbed_since_the_last_save_are_to_be_saved() -> None:
     assert memory.written() is None
     request = learned({5: 10}, {6: 20})
     memory.absorb(request)
-    request.pairs[4] = row(30)
+    request.pairs[4] = row(30), 2
     memory.absorb(request)
     written = memory.written()
     assert written is not None
@@ -215,6 +225,7 @@ def test_only_phrases_absorbed_since_the_last_save_are_to_be_saved() -> None:
         PAIR | 5: ([10, 11], [0.75, 0.25], 1),
         TRIPLE | 6: ([20, 21], [0.75, 0.25], 1),
     }
+    assert runs_of(written) == {PAIR | 4: 2, PAIR | 5: 1, TRIPLE | 6: 1}
     memory.mark_saved()
     memory.absorb(request)
     assert memory.written() is None, "nothing of it is new"
@@ -222,7 +233,7 @@ def test_only_phrases_absorbed_since_the_last_save_are_to_be_saved() -> None:
 
 def test_of_a_phrase_at_most_four_next_tokens_are_saved() -> None:
     request = ContextualMemory()
-    request.pairs[5] = Prediction([1, 2, 3, 4, 5], [0.5, 0.25, 0.125, 0.0625, 0.0], 0.5)
+    request.pairs[5] = Prediction([1, 2, 3, 4, 5], [0.5, 0.25, 0.125, 0.0625, 0.0], 0.5), 1
     memory = PhraseMemory()
     memory.absorb(request)
     written = memory.written()
