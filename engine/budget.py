@@ -50,6 +50,11 @@ class PassCost:
         self._seconds = [1 + self.PRIOR_SLOPE * (n - 1) for n in self.KNOTS]
         self._redraw()
 
+    @property
+    def measured(self) -> bool:
+        """Whether a pass was counted, here or before `restore`."""
+        return self._scaled
+
     def numbers(self) -> dict[str, Any]:
         """All that was learned, ready for JSON."""
         return {"seconds": self._seconds, "seen": self._seen, "passes": self.passes}
@@ -241,12 +246,12 @@ class Budget:
 
     def _known(self) -> dict[int, PassCost]:
         """Costs behind contexts behind which passes were counted, by length."""
-        return {length: cost for length, cost in self._costs.items() if cost.passes}
+        return {length: cost for length, cost in self._costs.items() if cost.measured}
 
     def start(self, context: int = 0) -> None:
         """A new tree, of its root alone, behind so many tokens."""
         length = (context // self.SHORT).bit_length()
-        if length not in self._costs or not self._costs[length].passes:
+        if length not in self._costs or not self._costs[length].measured:
             known = self._known()
             nearest = min(known, key=lambda other: abs(other - length), default=None)
             self._costs[length] = (

@@ -7,6 +7,8 @@ asks for consent on huggingface.co first.
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.files import user_path
+
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
@@ -91,7 +93,7 @@ MODELS = (
 def resolved(name: str) -> str:
     """The id of a model that is named by its alias; other names, and folders, as they stand."""
     known = {model.alias: model.id for model in MODELS}
-    return name if Path(name).expanduser().is_dir() else known.get(name.lower(), name)
+    return name if user_path(name).is_dir() else known.get(name.lower(), name)
 
 
 def is_cached(model_id: str) -> bool:

@@ -120,22 +120,22 @@ class CapturedForward:
     """A forward as CUDA graphs, one for each shape of a pass.
 
     A graph reads and writes where its capture did. What passes read lies in kept buffers; when one
-    of those has moved, or the cache's, all graphs are captured again.
+    of those has moved or has other strides, or the cache's, all graphs are captured again.
     """
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._addresses: list[int] = []
+        self._layouts: list[tuple[int, tuple[int, ...]]] = []
 
     def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
         """As `engine.passes.LanguagePart`; a result is good until the next call."""
         assert cache.slots is not None, "captured passes are told where they write"
         read = (ids, positions, cache.slots, *_each(masks), *cache.buffers)
-        addresses = [tensor.data_ptr() for tensor in read]
-        if addresses != self._addresses:
+        layouts = [(tensor.data_ptr(), tensor.stride()) for tensor in read]
+        if layouts != self._layouts:
             self._graphs.clear()
-            self._addresses = addresses
+            self._layouts = layouts
         shape = (ids.shape[1], _each(masks)[0].shape[-1])
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(ids, positions, masks, cache)
@@ -146,7 +146,11 @@ class CapturedForward:
     def _capture(
         self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
     ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Passes write into slots that are not committed, so that more of them do no harm."""
+        """Passes write into slots that are not committed, so that more of them do no harm.
+
+        Raises:
+            UncompilableModel: it does what a graph cannot hold.
+        """
         aside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -154,8 +158,14 @@ class CapturedForward:
                 self._forward(ids, positions, masks, cache)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self._forward(ids, positions, masks, cache)
+        try:
+            with torch.cuda.graph(graph):
+                logits = self._forward(ids, positions, masks, cache)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UncompilableModel(f"this model's passes cannot be captured ({reason})") from error
         return graph, logits
 
 

@@ -168,6 +168,9 @@ class Conversation:
                 if not may_drop:
                     self.dropped = before
                     raise
+            except BaseException:
+                self.dropped = before
+                raise
             else:
                 if not (may_drop and self._is_tight(encoded, afresh=self.dropped > before)):
                     return self._told(opening, encoded, self.dropped - before), events

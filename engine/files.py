@@ -1,8 +1,21 @@
-"""Files that are replaced whole: whatever happens, one is the old one or the new one."""
+"""Files as users name them, and files that are replaced whole: one is the old one or the new one,
+whatever happens."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
+
+
+def user_path(name: str) -> Path:
+    """The path that a user means. A shell leaves `~` alone in `--image=~/x.png`, so it is expanded
+    here, but not where a file of that very name exists, or nobody has that home."""
+    path = Path(name)
+    if not name.startswith("~") or os.path.lexists(path):
+        return path
+    try:
+        return path.expanduser()
+    except RuntimeError:  # no such user
+        return path
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from engine.errors import ImageError
+from engine.files import user_path
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_NAME = 300  # characters of a source that an error message repeats
@@ -49,7 +50,7 @@ def open_source(source: str, stdin: BinaryIO | None, timeout_s: float, max_bytes
 
 def absolute(source: str) -> str:
     """What names the same picture from any folder: of a file its path, else `source` itself."""
-    return source if source == "-" or is_url(source) else str(_path(source).absolute())
+    return source if source == "-" or is_url(source) else str(user_path(source).absolute())
 
 
 def is_url(source: str) -> bool:
@@ -99,7 +100,7 @@ def _refuse_size(source: str, max_bytes: int) -> NoReturn:
 def _open_file(source: str, max_bytes: int) -> BinaryIO:
     if not source:
         refuse(source, "an empty name; give a file, a URL, or - for standard input")
-    path = _path(source)
+    path = user_path(source)
     try:
         stream = path.open("rb")
     except FileNotFoundError as error:
@@ -114,18 +115,6 @@ def _open_file(source: str, max_bytes: int) -> BinaryIO:
         return stream
     with stream:  # a pipe, such as the shell's <(command), or a device without an end
         return _gather(source, iter(lambda: stream.read(_CHUNK_BYTES), b""), max_bytes)
-
-
-def _path(source: str) -> Path:
-    """The file's path. The shell leaves `~` alone in `--image=~/x.png`, so it is expanded here,
-    but not where a file of that very name exists."""
-    path = Path(source)
-    if not source.startswith("~") or os.path.lexists(path):
-        return path
-    try:
-        return path.expanduser()
-    except RuntimeError:  # no such user
-        return path
 
 
 def _why_missing(path: Path) -> str:

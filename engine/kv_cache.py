@@ -59,11 +59,6 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         self._kinds: list[_Kind] = []
         self._places: dict[int, _Place] = {}
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit before the buffers must grow."""
-        return self._capacity
-
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
@@ -80,7 +75,8 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         keys, values = self.buffers[at.keys], self.buffers[at.values]
         if self.slots is not None:
             rows = at.keys_row, at.values_row
-            torch.ops.recap.write(keys, values, *rows, self.slots, key_states, value_states)
+            slots = self.slots.to(keys.device)  # layers may be on several
+            torch.ops.recap.write(keys, values, *rows, slots, key_states, value_states)
             return keys[at.keys_row], values[at.values_row]
         end = self.length + key_states.shape[-2]
         keys[at.keys_row, :, :, self.length : end] = key_states

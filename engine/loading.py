@@ -25,8 +25,10 @@ from transformers.utils.logging import disable_progress_bar
 from engine.attention import NAME as TREE_ATTENTION
 from engine.catalogue import resolved
 from engine.demo import MODEL_DIR
+from engine.device_memory import ran_out
 from engine.errors import ModelError, RecapError, UsageError
 from engine.families import Family, family_of
+from engine.files import user_path
 from engine.packages import ACCELERATE, is_quantised, require
 from engine.packing import fast_bfloat16, pack, worth_packing
 from engine.processors import load_processor
@@ -112,7 +114,7 @@ def load_config(name: str) -> Any:
     Raises:
         ModelError: the config cannot be found or read.
     """
-    file = Path(name).expanduser()
+    file = user_path(name)
     name, source, hub = (name, str(file), {}) if file.is_file() else _located(name)
     with explained(name, hub):
         return _config(name, source, hub)
@@ -219,7 +221,7 @@ def _located(name: str) -> tuple[str, str, dict[str, Any]]:
 
 def _source(name: str) -> str:
     """A folder as it stands, or an id for the Hub."""
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     if folder.is_dir():
         return str(folder)
     if folder.exists():
@@ -297,6 +299,8 @@ def explained(name: str, hub: dict[str, Any]) -> Iterator[None]:
     except Exception as error:  # also those of the HTTP library, which varies with the Hub's client
         cause: BaseException | None = error
         while cause is not None:
+            if ran_out(cause):
+                raise ModelError(f"{name}: {_TOO_LARGE}") from error
             for kind, reason in _REASONS.items():
                 if isinstance(cause, kind):
                     raise ModelError(f"{name}: {reason}") from error
@@ -310,11 +314,12 @@ def explained(name: str, hub: dict[str, Any]) -> Iterator[None]:
 _PLAIN = (OSError, ValueError, RuntimeError, ImportError)  # their messages say what is wrong
 
 
+_TOO_LARGE = "does not fit into the device's memory; try a smaller model"
+
 _REASONS: dict[type[BaseException], str] = {
     hub_errors.GatedRepoError: "access must be asked for on huggingface.co, then `hf auth login`",
     hub_errors.RepositoryNotFoundError: "no such model on huggingface.co, and no such folder here",
     hub_errors.LocalEntryNotFoundError: "not in the local cache, and huggingface.co is unreachable",
     hub_errors.HFValidationError: "neither a folder here nor a name that huggingface.co could have",
     SafetensorError: "a file of its weights is damaged or cut short; download it again",
-    torch.OutOfMemoryError: "does not fit into the device's memory; try a smaller model",
 }

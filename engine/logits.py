@@ -217,6 +217,7 @@ def _paths(tree: DraftTree) -> list[list[int]]:
 
 _NOT_SUPPORTED = {
     "guidance_scale": 1,
+    "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1,
     "forced_bos_token_id": None,
     "begin_suppress_tokens": None,

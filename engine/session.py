@@ -4,18 +4,17 @@ What it says while it answers are the events of `engine.events`; it knows no ter
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Self
 
-import torch
 from PIL import Image
 
 from engine.compiled import UncompilableModel, require_compiler
 from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
+from engine.device_memory import within_memory
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
 from engine.drafters.registry import METHODS, Method
@@ -181,14 +180,15 @@ class Session:
         """
         if not self._to_compile:
             return
-        self._to_compile = False
         yield Notice("compiling the model; a minute or more at first, less in later runs")
         started = perf_counter()
         try:
             self._target.compile()
         except UncompilableModel as error:
+            self._to_compile = False
             yield Notice(f"{error}; it answers as it is")
         else:
+            self._to_compile = False
             yield Notice(f"compiled in {perf_counter() - started:.0f} s")
 
     def generate(
@@ -220,20 +220,20 @@ class Session:
         counts = count(prompt, request.max_tokens, self.context_length)
         yield from notices(prompt, request.pixels)
         yield counts
+        self._refuse_to_go_on(turn)
         stats.encode_s = perf_counter() - started
         text = AnswerText(self._loaded.encoder.tokenizer, request.stop)
         ends = text.ends if request.stop else None
         limits = Limits(counts.answer_tokens, self._loaded.stop_ids, ends)
         ids: list[int] = []
-        with _within_memory():
+        with within_memory():
             rest = self._rest(prompt, conversation)
             stats.kept_tokens = rest.kept
             for tokens in self._answer(prompt, rest, limits, stats, started, cancel):
                 self._requests += not ids
                 ids += tokens
                 yield Committed(tokens, text.feed(tokens), stats)
-                if self._turn != turn:
-                    raise RequestError("another request was begun; this one cannot go on")
+                self._refuse_to_go_on(turn)
                 if text.ended:
                     break
         tail = text.finish()
@@ -294,6 +294,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.save_memory()
+
+    def _refuse_to_go_on(self, turn: int) -> None:
+        """Raise RequestError where a request was begun since."""
+        if self._turn != turn:
+            raise RequestError("another request was begun; this one cannot go on")
 
     def _rest(self, prompt: EncodedPrompt, conversation: object | None) -> Rest:
         """What of a prompt is not in the cache; nothing is, where no conversation goes on."""
@@ -358,14 +363,3 @@ def _finish_reason(ids: Sequence[int], limits: Limits) -> FinishReason:
     if ids and ids[-1] in limits.stop_ids:
         return "stop"
     return "length" if len(ids) >= limits.max_tokens else "interrupt"
-
-
-@contextmanager
-def _within_memory() -> Iterator[None]:
-    """A device that runs out of memory fails the request, not the session."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise RequestError(
-            "the device ran out of memory; use fewer or smaller pictures, or a shorter prompt"
-        ) from error

@@ -95,17 +95,17 @@ def chat(
 
     recap chat --jsonl < turns.txt
     """
+    from engine.files import user_path  # noqa: PLC0415
     from engine.images import ImageOptions  # noqa: PLC0415
     from engine.sizes import PixelLimits  # noqa: PLC0415
     from recap_cli import chat_loop  # noqa: PLC0415
     from recap_cli.chat_input import history_path, is_interactive  # noqa: PLC0415
     from recap_cli.chat_talk import Settings, refuse_to_replace  # noqa: PLC0415
-    from recap_cli.inputs import file_path  # noqa: PLC0415
     from recap_cli.render import View  # noqa: PLC0415
 
     interactive = is_interactive()
-    resumed = file_path(resume) if resume is not None else None
-    saved = file_path(save) if save is not None else None
+    resumed = user_path(resume) if resume is not None else None
+    saved = user_path(save) if save is not None else None
     if saved and saved != resumed:
         refuse_to_replace(saved)
     open_session = partial(

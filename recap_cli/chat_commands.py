@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
+from engine.files import user_path
 from recap_cli.chat_entries import QUOTES, Instruction
 from recap_cli.chat_figures import (
     PictureRow,
@@ -20,7 +21,6 @@ from recap_cli.chat_figures import (
 )
 from recap_cli.chat_settings import SETTINGS, change
 from recap_cli.chat_talk import Queued, Talk
-from recap_cli.inputs import file_path
 from recap_cli.render import Display
 
 if TYPE_CHECKING:
@@ -201,7 +201,9 @@ def _file(argument: str) -> Path | None:
     words = _words(argument)
     if len(words) > 1:
         raise UsageError(f"one file, not {len(words)}: put quotes around a name with blanks")
-    return file_path(words[0]) if words else None
+    if "\0" in argument:
+        raise UsageError("no file has a NUL in its name")
+    return user_path(words[0]) if words else None
 
 
 _ALL = (

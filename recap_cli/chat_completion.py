@@ -5,11 +5,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from engine.files import user_path
 from recap_cli.chat_commands import COMMANDS
 
 # Blanks, or a word as a shell reads it, whose last quote may be open.
@@ -63,7 +63,7 @@ def _entries(folder: str, start: str) -> list[str]:
 
     A folder that cannot be read has none, and neither has the home of nobody.
     """
-    with suppress(OSError, RuntimeError), os.scandir(Path(folder or ".").expanduser()) as entries:
+    with suppress(OSError), os.scandir(user_path(folder or ".")) as entries:
         return sorted(
             entry.name + ("/" if entry.is_dir() else "")
             for entry in entries

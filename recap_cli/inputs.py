@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from engine.demo import looks_like_scene
 from engine.errors import PromptError, UsageError
+from engine.files import user_path
 from engine.images import ImageOptions, Picture, open_picture
 
 STDIN = "-"
@@ -71,18 +71,6 @@ def warn_of_other_pictures(pictures: Sequence[Picture], tell: Callable[[str], No
         tell(NOT_A_SCENE)
 
 
-def file_path(name: str) -> Path:
-    """The path of a file that the user names, `~` expanded.
-
-    Raises:
-        UsageError: it begins with the home of a user that does not exist.
-    """
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:
-        raise UsageError(f"{name}: {error}".rstrip(".")) from error
-
-
 def checked(text: str, origin: str, way_out: str) -> str:
     """`text`, which came from `origin`.
 
@@ -102,7 +90,7 @@ def _terminal() -> bool:
 
 def _bytes_of(file: str) -> bytes:
     try:
-        return Path(file).expanduser().read_bytes()
+        return user_path(file).read_bytes()
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"cannot read the prompt from {file}: {reason}") from error

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.errors import MemoryFileError, UsageError
+from engine.files import user_path
 from recap_cli.terminal import error_console, one_line, utf8
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _chosen(memory: str | None, model: str | None) -> list[Path]:
     from engine.memory.paths import list_memories, memory_folder  # noqa: PLC0415
 
     if memory is not None:
-        return [Path(memory).expanduser()]
+        return [user_path(memory)]
     paths = list_memories(memory_folder())
     if model is not None:
         paths = list(filter(_belongs_to(model), paths))

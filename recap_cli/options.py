@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
+from engine.files import user_path
 from engine.options import DEFAULT_MAX_TOKENS, DrafterOptions
 
 # Said again here, as the modules that own them import much; a test holds the two together.
@@ -279,7 +280,7 @@ def memory_path(memory: str | None, no_memory: bool) -> Path | None:
     """
     if memory is not None and no_memory:
         raise UsageError("--memory and --no-memory exclude each other")
-    return Path(memory).expanduser() if memory is not None else None
+    return user_path(memory) if memory is not None else None
 
 
 def drafter_options(nodes: int | None) -> DrafterOptions:

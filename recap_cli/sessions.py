@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.files import user_path
 from engine.options import DrafterOptions
 from recap_cli.options import DEMO_MODEL, Device, DeviceMap, DType, Method
 
@@ -177,7 +178,7 @@ def save_transcript(path: Path, transcript: "Transcript") -> None:
 
 def is_local(model: str) -> bool:
     """Whether a model is certainly on this machine."""
-    return model == DEMO_MODEL or Path(model).expanduser().is_dir()
+    return model == DEMO_MODEL or user_path(model).is_dir()
 
 
 def _import_libraries() -> None:

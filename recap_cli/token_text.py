@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.files import user_path
 from engine.memory.paths import tokenizer_fingerprint
 from recap_cli.options import DEMO_MODEL
 
@@ -47,7 +48,7 @@ def _local_tokenizer(model: str) -> "Tokenizer | None":
 def _tokenizer_file(model: str) -> Path | None:
     if model == DEMO_MODEL:
         path = Path(str(files("engine.demo"))) / "model" / _FILE
-    elif (folder := Path(model).expanduser()).is_dir():
+    elif (folder := user_path(model)).is_dir():
         path = folder / _FILE
     else:
         return _cached_file(model)

@@ -14,6 +14,7 @@ from time import perf_counter
 import torch
 
 from engine.compiled import require_compiler
+from engine.device_memory import ran_out
 from engine.errors import ModelError, UsageError
 from engine.loading import Device, Dtype, load_model
 from engine.logits import predict
@@ -166,7 +167,9 @@ def time_passes(subject: Subject, options: CostOptions) -> Iterator[PassTime]:
         try:
             _fill(target, rng.choices(vocabulary, k=context), room=options.sizes[-1])
             yield from _rounds(target, trees, context, options.repeats, rng)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
             raise ModelError(
                 f"the device ran out of memory behind {context} tokens; name shorter contexts, or "
                 "a smaller model"

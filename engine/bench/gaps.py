@@ -14,6 +14,7 @@ from engine.bench.conversations import Conversations
 from engine.bench.document import PLAIN, Difference, Record
 from engine.bench.protocol import Plan
 from engine.compiled import UncompilableModel
+from engine.device_memory import within_memory
 from engine.errors import RequestError
 from engine.loading import LoadedModel
 from engine.logits import GreedyRules
@@ -73,7 +74,7 @@ def measure_gaps(
         with suppress(UncompilableModel):
             target.compile()
     for parting in found:
-        with suppress(RequestError):
+        with suppress(RequestError), within_memory():
             request = conversations.request(parting.task, parting.turn, plan.max_tokens)
             _measure(loaded, target, request, parting)
         yield

@@ -20,6 +20,8 @@ from engine.bench.document import Header, Record, read_document
 from engine.errors import RecapError, UsageError
 from engine.files import replace_file
 
+PROTOCOL = 4
+"""Of pickle: with later ones arrays need more of NumPy than is read back."""
 SAVE_EVERY_S = 60.0
 """How often memories are saved: the work that a process loses if it is killed."""
 
@@ -94,7 +96,7 @@ class Journal:
     def save(self, memories: Memories) -> None:
         """Keep what contenders have learned up to the last record."""
         with _explained(self._memories):
-            replace_file(self._memories, pickle.dumps((self._written, memories)))
+            replace_file(self._memories, pickle.dumps((self._written, memories), PROTOCOL))
         self._saved_at = monotonic()
 
     def delete(self) -> None:

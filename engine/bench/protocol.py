@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, cast
 
@@ -25,6 +24,7 @@ from engine.drafters.base import Drafter
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RecapError, UsageError
 from engine.events import Notice
+from engine.files import user_path
 from engine.loading import DEMO_MODEL, LoadedModel
 from engine.memory.file import read_memory
 from engine.memory.paths import tokenizer_fingerprint
@@ -222,7 +222,7 @@ class Benchmark:
 def _tables(loaded: LoadedModel, plan: Plan) -> Tables:
     """The rows of the file to start from."""
     fingerprint = tokenizer_fingerprint(loaded.encoder.tokenizer.get_vocab())
-    stored = read_memory(Path(plan.memory_start).expanduser(), fingerprint)
+    stored = read_memory(user_path(plan.memory_start), fingerprint)
     if stored is None:
         raise UsageError(
             f"there is no token memory {plan.memory_start}; start {COLD}, {WARM} or from a file"

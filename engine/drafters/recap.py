@@ -114,7 +114,6 @@ class RecapDrafter:
         if not self.options.persistence:
             self.memory = TokenMemory()
         self._contextual = ContextualMemory()
-        self._chosen_from: Prediction | None = None
         self.resume((), prompt)
 
     def settle(self) -> None:
@@ -125,6 +124,7 @@ class RecapDrafter:
     def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
         """Read the conversation as it stands now; its contextual memory stays."""
         self._suffix = SuffixIndex()
+        self._chosen_from: Prediction | None = None
         self._context = NO_CONTEXT
         self._last = NO_TOKEN
         self._length = 0
@@ -228,15 +228,20 @@ class RecapDrafter:
         text = self._suffix.text
         if match_length >= options.suffix_min_match and options.suffix and match_end < len(text):
             follower, trust = text[match_end], self._trust[min(match_length, LONGEST_TRUST)]
-            if follower >= 0 and trust >= fused.get(follower, 0.0):
+            survival = self._calibration.survival(COPIED, trust)
+            stated = min(fused.get(follower, 0.0), 1.0)
+            if (
+                follower >= 0
+                and survival > least
+                and survival >= self._calibration.survival(kind, stated)
+            ):
                 fused.pop(follower, None)
-                survival = self._calibration.survival(COPIED, trust)
-                if survival > least:
-                    likely.append((survival, follower, COPIED, trust))
+                likely.append((survival, follower, COPIED, trust))
         shares, steps = self._calibration.shares[kind], Calibration.STEPS
         for token, stated in fused.items():
             claim = stated if stated < 1.0 else 1.0  # garbage may state more
             survival = claim * shares[int(claim * steps)]
+            survival = min(survival, 1.0)
             if survival > least and token not in self._placeholders:
                 likely.append((survival, token, kind, claim))
         likely.sort(reverse=True)

@@ -76,7 +76,7 @@ def update_memory(
     with locked(path, "write"):
         stored = read_memory(path, fingerprint)
         header, tables = _merge(stored, fingerprint, model, new, requests)
-        replace_file(path, pack(header, tables))
+        replace_file(path.resolve(), pack(header, tables))  # a link stays one
     return header
 
 

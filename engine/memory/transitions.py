@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engine.memory.table import (
     LONGEST_RUN,
+    NO_NEXT,
     PAIR,
     PHRASE_K,
     PHRASES_MOST,
@@ -194,10 +195,16 @@ Recent = tuple[Prediction] | tuple[Prediction, Prediction]
 
 
 def _mixed(recent: Recent) -> Prediction:
-    """All in equal parts; of their tokens the likeliest, as many as the newest one has."""
+    """All in equal parts; of their tokens the likeliest, as many as the newest one has.
+
+    Where ids were repeated there may be fewer; then `NO_NEXT` fills up.
+    """
     if len(recent) == 1:
         return recent[0]
-    return likeliest(added(recent, (0.5, 0.5)), len(recent[0].ids))
+    k = len(recent[0].ids)
+    mixed = likeliest(added(recent, (0.5, 0.5)), k)
+    missing = k - len(mixed.ids)
+    return Prediction([*mixed.ids, *[NO_NEXT] * missing], [*mixed.probs, *[0.0] * missing])
 
 
 class TokenMemory:

@@ -225,6 +225,22 @@ def test_a_context_of_a_new_length_begins_with_what_is_known_of_the_nearest() ->
     assert budget.numbers().keys() == {"0", "1", "3", "8"}
 
 
+def test_costs_that_were_only_taken_over_are_not_saved() -> None:
+    budget = Budget()
+    for _ in range(3):
+        budget.start(3000)
+        budget.observe(8, 2, 0.9)
+    budget.start(100)
+    assert budget.numbers().keys() == {"3"}
+    again = Budget()
+    again.restore(budget.numbers())
+    for each in (budget, again):
+        for _ in range(3):
+            each.start(100)
+            each.observe(8, 2, 0.048)
+    assert again.cost.ratio(8) == pytest.approx(budget.cost.ratio(8))
+
+
 def test_a_longer_context_at_which_all_is_dearer_changes_no_ratio() -> None:
     budget = Budget()
     for seconds, context in ((0.03, 100), (0.09, 3000)):
@@ -297,5 +313,14 @@ def test_what_came_true_long_ago_is_forgotten() -> None:
 
 def test_a_certain_claim_has_a_place_too() -> None:
     calibration = Calibration((1.0,))
-    calibration.observe(0, 1.0, chosen=True)
-    assert 0.9 < calibration.survival(0, 1.0) <= 1.1
+    for _ in range(9):
+        calibration.observe(0, 0.95, chosen=True)
+    assert calibration.survival(0, 1.0) == 1.0
+
+
+def test_what_was_remembered_of_claims_is_believed_again() -> None:
+    first, second = Calibration((1.0, 0.5)), Calibration((1.0, 0.5))
+    for i in range(50):
+        first.observe(i % 2, 0.9, chosen=i % 3 == 0)
+    second.restore(**first.numbers())
+    assert second.shares == first.shares != Calibration((1.0, 0.5)).shares

@@ -207,6 +207,35 @@ def test_a_session_answers_without_what_cannot_be_compiled(
     assert isinstance(events[-1], Finished)
 
 
+def test_what_was_interrupted_is_compiled_before_the_next_request(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Target] = []
+
+    def compile_(target: Target) -> None:
+        compiled.append(target)
+        if len(compiled) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Target, "compile", compile_)
+    loaded = zoo.loaded(FLAGSHIPS[0], torch.float32, None)
+    session = Session(loaded, SessionOptions(memory=False, compile=True))
+    request = Request(conversations(vision=False)[0], max_tokens=3)
+    with pytest.raises(KeyboardInterrupt):
+        list(session.generate(request))
+    for _ in range(2):
+        assert isinstance(list(session.generate(request))[-1], Finished)
+    assert len(compiled) == 2
+
+
+def test_a_session_that_is_to_compile_asks_for_a_compiler(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match="no-such-compiler"):
+        Session(zoo.loaded(FLAGSHIPS[0], torch.float32, None), SessionOptions(compile=True))
+
+
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UsageError, match="no-such-compiler"):
@@ -249,7 +278,9 @@ def test_a_graph_is_captured_once_a_shape_and_again_when_its_buffers_moved(
     assert [run(1, 512), run(8, 512), run(1, 512), run(1, 1024), run(8, 512)] == [1, 2, 1, 3, 2]
     cache.buffers.append(torch.zeros(1))
     assert [run(1, 512), run(1, 512)] == [4, 4]
-    assert captured == [(1, 512), (8, 512), (1, 1024), (1, 512)]
+    cache.buffers[0] = cache.buffers[0].as_strided((1,), (2,))
+    assert [run(1, 512), run(1, 512)] == [5, 5], "the same address, but other strides"
+    assert captured == [(1, 512), (8, 512), (1, 1024), (1, 512), (1, 512)]
 
 
 def test_shapes_are_few_where_graphs_are_captured() -> None:

@@ -52,6 +52,11 @@ class Written:
         self.cache.truncate(length)
         self._kept = [[kept[:, :, :length] for kept in pair] for pair in self._kept]
 
+    @property
+    def capacities(self) -> set[int]:
+        """Tokens that its buffers have room for."""
+        return {buffer.shape[3] for buffer in self.cache.buffers}
+
     def _states(self, heads: int, tokens: int, dim: int) -> Tensor:
         return torch.randn(1, heads, tokens, dim, generator=self._random)
 
@@ -72,9 +77,9 @@ def test_growing_beyond_the_room_loses_nothing(layers: Sequence[tuple[Shape, Sha
     written = Written(layers, room=3)
     written.forward(3)
     written.keep(range(3))
-    assert written.cache.capacity == 3
+    assert written.capacities == {3}
     written.forward(2)
-    assert written.cache.capacity == 3 + GROWTH_STEP
+    assert written.capacities == {3 + GROWTH_STEP}
     written.keep([0, 1])
     written.forward(2 * GROWTH_STEP)
     written.keep(range(0, 2 * GROWTH_STEP, 3))
@@ -87,7 +92,17 @@ def test_room_that_was_asked_for_is_there_without_growing() -> None:
     written.keep(range(3))
     written.forward(9)
     written.keep(range(9))
-    assert written.cache.capacity == 12
+    assert written.capacities == {12}
+
+
+def test_slots_are_told_to_layers_on_every_device() -> None:
+    cache = TreeCache(2, 8)
+    cache.slots = torch.tensor([2, 0])
+    for layer, device in enumerate(("cpu", "meta")):
+        states = torch.ones(1, 2, 2, 4, device=device)
+        keys, values = cache.update(states, states, layer)
+        assert keys.device == values.device == states.device
+    assert cache.buffers[0][0, 0, 0, :, 0].tolist() == [1, 0, 1, 0, 0, 0, 0, 0]
 
 
 def test_a_forward_that_was_abandoned_leaves_no_trace() -> None:

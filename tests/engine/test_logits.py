@@ -60,6 +60,16 @@ def test_the_top_k_are_torch_s(rows: Tensor, k: int) -> None:
         np.testing.assert_allclose(row.softmax(-1)[ids].numpy(), probs, rtol=1e-4, atol=1e-30)
 
 
+@pytest.mark.parametrize("vocab", [7, 100, SMALL + 1])
+def test_where_few_tokens_are_possible_ids_are_still_of_the_vocabulary(vocab: int) -> None:
+    rows = torch.full((2, vocab), -torch.inf)
+    rows[:, vocab - 2] = 1.0
+    predictions = predict(rows, 8)
+    assert predictions.top_ids.max() < vocab
+    assert predictions.top_probs[:, 0].tolist() == [1.0, 1.0]
+    assert not predictions.top_probs[:, 1:].any()
+
+
 def test_without_k_there_are_choices_only() -> None:
     predictions = predict(torch.tensor([[0.0, 2.0, 2.0]]), 0)
     assert predictions.choices == [1]
@@ -178,6 +188,7 @@ def test_a_config_that_asks_for_nothing_changes_nothing() -> None:
         {"begin_suppress_tokens": [3]},
         {"forced_bos_token_id": 0},
         {"encoder_repetition_penalty": 1.2},
+        {"encoder_no_repeat_ngram_size": 2},
     ],
     ids=lambda asked: next(iter(asked)),
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.drafters.recap import RecapDrafter
 from engine.errors import ContextError, PromptError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.memory.file import read_memory
@@ -55,14 +56,25 @@ def test_after_a_request_that_failed_the_next_is_right(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("step", ["Target.prefill", "Target.prompt_logits", "Target.verify"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("1 TiB"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:128] DefaultCPUAllocator: can't allocate memory"
+        ),
+        RuntimeError("MPS backend out of memory (MPS allocated: 1 GiB)"),
+    ],
+    ids=["cuda", "cpu", "mps"],
+)
 def test_a_device_without_memory_fails_the_request_alone(
-    zoo: Zoo, step: str, monkeypatch: pytest.MonkeyPatch
+    zoo: Zoo, step: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = session(zoo.loaded("llama", torch.float32, None))
     expected = finished(ours, HELLO).token_ids
 
     def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("1 TiB")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(f"engine.target.{step}", full)
@@ -277,6 +289,22 @@ def test_longer_keys_of_one_run_are_guessed_from_in_the_next(zoo: Zoo, tmp_path:
     assert again.stats.source_accepted["earlier-3"] > ANSWER / 4
 
 
+def test_what_passes_cost_is_known_to_the_next_run(zoo: Zoo, tmp_path: Path) -> None:
+    loaded = zoo.loaded("llama", torch.float32, None)
+    file = tmp_path / "warm.safetensors"
+
+    def learned(asked: int) -> dict[str, Any]:
+        with session(loaded, memory_file=file, drafter=DrafterOptions()) as ours:
+            for _ in range(asked):
+                finished(ours, HELLO)
+            assert isinstance(ours._drafter, RecapDrafter)
+            return ours._drafter.pace()
+
+    first = learned(2)
+    assert first["costs"]
+    assert learned(0) == first
+
+
 def test_saving_twice_counts_once(zoo: Zoo, tmp_path: Path) -> None:
     file = tmp_path / "memory.safetensors"
     with session(zoo.loaded("llama", torch.float32, None), memory_file=file) as ours:
@@ -369,9 +397,14 @@ def finished_ids(only: Session, request: Request) -> Sequence[int]:
 def test_an_answer_cannot_go_on_after_another_request_was_begun(zoo: Zoo) -> None:
     only = session(zoo.loaded("qwen2", torch.float32, None))
     request = Request([Message("user", "What is here?")], max_tokens=ANSWER)
-    first = only.generate(request)
-    assert isinstance([next(first), next(first)][1], Committed)
     second = finished_ids(only, request)
-    with pytest.raises(RequestError, match="another request was begun"):
-        next(first)
-    assert finished_ids(only, request) == second
+    for kind, events in ((Encoded, 1), (Committed, 2)):
+        first = only.generate(request)
+        assert isinstance([next(first) for _ in range(events)][-1], kind)
+        running = only.generate(request)
+        begun = [next(running), next(running)]
+        with pytest.raises(RequestError, match="another request was begun"):
+            next(first)
+        last = [*begun, *running][-1]
+        assert isinstance(last, Finished)
+        assert last.token_ids == second

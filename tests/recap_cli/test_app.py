@@ -47,6 +47,15 @@ def test_python_m_recap_cli_is_recap() -> None:
     assert done.stdout.startswith("recap ")
 
 
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_a_closed_stdout_or_stderr_is_one_that_nobody_reads(closed: str) -> None:
+    script = f'exec "$0" -m recap_cli generate -q -n 2 --no-memory hello {closed}>&-'
+    command = ["sh", "-c", script, sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) is (closed == "2")
+
+
 def test_without_a_command_help_is_shown_and_the_usage_is_wrong(recap: Recap) -> None:
     outcome = recap()
     assert outcome.code == 2

@@ -139,6 +139,12 @@ def test_containers_are_kept(results: Path) -> None:
     assert journal.resume(header()).memories[1] == known
 
 
+def test_memories_are_written_as_every_python_reads_them(results: Path) -> None:
+    interrupted(results)
+    written = results.with_name("results.json.memories").read_bytes()
+    assert written[:2] == pickle.PROTO + bytes([4])
+
+
 class Harmful:
     """What a pickle of somebody else could hold."""
 

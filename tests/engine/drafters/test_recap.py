@@ -1,6 +1,7 @@
 """What RECAP drafts from what it was shown. That no draft changes an answer is shown elsewhere."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import orjson
@@ -170,6 +171,41 @@ def test_longer_keys_of_earlier_requests_stand_in_for_this_one_s() -> None:
     drafted = paths(recap.propose(1))
     assert drafted.pop((6,)) == drafted.pop((7,)) == "contextual-3", "this request's go first"
     assert set(drafted.values()) == {"token"}
+
+
+def test_claims_that_fail_are_believed_less() -> None:
+    recap = drafter(specificity=(1, 0, 0))
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    believed = []
+    for _ in range(20):
+        recap.observe([2, 3])
+        tree = recap.propose(1)
+        believed.append(tree.probabilities[1])
+        recap.learn([0], predicted(*[[(4, 0.9), (5, 0.1)]] * len(tree)))
+    assert believed[-1] < believed[0] / 2
+
+
+def test_what_follows_a_rejected_guess_says_nothing_of_how_far_claims_hold() -> None:
+    recap = drafter(specificity=(1, 0, 0), nodes=2)
+    before = deepcopy(recap.pace()["claims"])
+    taught(recap, [1, 2, 3], [(3, 0.98), (7, 0.01)])
+    recap.observe([3])
+    assert paths(recap.propose(2)).keys() == {(3,), (3, 3)}
+    recap.learn([0], predicted(*[[(8, 0.9), (9, 0.1)]] * 3))
+    claimed = zip(recap.pace()["claims"]["claimed"][0], before["claimed"][0], strict=True)
+    assert sum(now - then for now, then in claimed) == pytest.approx(0.98)
+
+
+def test_the_copy_of_a_repeated_text_is_drafted_only_where_it_is_likelier() -> None:
+    recap = drafter(suffix_min_match=2, nodes=1)
+    for _ in range(60):  # copies fail: what they claim is believed little
+        recap.start([6, 7, 8, 6, 7])
+        tree = recap.propose(1)
+        recap.learn([0], predicted(*[[(9, 0.1), (5, 0.1)]] * len(tree)))
+    recap.start([1, 2, 4, 8])
+    recap.seed([1], predicted([(4, 0.15), (5, 0.1)]))
+    recap.observe([1, 2])
+    assert paths(recap.propose(1)) == {(4,): "contextual-2"}
 
 
 def test_a_longer_key_is_believed_as_far_as_keys_as_steady_came_true() -> None:

@@ -167,6 +167,15 @@ def test_a_file_of_version_1_is_read_and_becomes_one_of_this_version(path: Path)
     assert rows_of(read(path).phrases).keys() == {phrase_key(1, 2)}
 
 
+def test_a_link_to_a_memory_stays_one(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.safetensors"
+    write(path, FIRST)
+    link.symlink_to(path)
+    header = write(link, SECOND)
+    assert link.is_symlink()
+    assert header_of(path) == header
+
+
 # Only for its owner
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
+from engine.memory.table import NO_NEXT, PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
     NO_CONTEXT,
     NO_TOKEN,
@@ -146,6 +146,16 @@ def test_every_token_id_can_be_a_key(token: int) -> None:
     memory = TokenMemory()
     memory.store(token, row(0))
     assert memory.recall(token) == row(0)
+
+
+def test_predictions_with_an_id_twice_can_be_saved() -> None:
+    memory = TokenMemory()
+    for _ in range(2):
+        memory.store(1, Prediction([5, 9, 9], [0.75, 0.0, 0.0]))
+    memory.store(2, Prediction([5, 6, 7], [0.5, 0.25, 0.25]))
+    written = memory.written()
+    assert written is not None
+    assert written.next_ids[0].tolist() == [5, 9, NO_NEXT]
 
 
 def test_a_run_counts_predictions_with_the_same_first_choice() -> None:

@@ -1,0 +1,29 @@
+"""What becomes of a device that runs out of memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from engine.errors import RequestError
+
+_SAID = ("out of memory", "can't allocate memory")
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether this error is that of a device without memory; of a CPU and of MPS its text says."""
+    plain = isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
+    return plain or isinstance(error, torch.OutOfMemoryError)
+
+
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """A device that runs out of memory fails the request, not the session."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+        raise RequestError(
+            "the device ran out of memory; use fewer or smaller pictures, or a shorter prompt"
+        ) from error
