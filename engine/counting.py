@@ -27,11 +27,15 @@ def count(prompt: EncodedPrompt, max_tokens: int | None, context_length: int | N
     if context_length is not None and max_tokens is None:
         wanted = max(min(wanted, context_length - tokens), 1)
     if context_length is not None and tokens + wanted > context_length:
-        smaller = "fewer or smaller pictures (--max-pixels), " if prompt.image_tokens else ""
+        ways = ["fewer or smaller pictures (--max-pixels)"] if prompt.image_tokens else []
+        ways.append("a shorter prompt")
+        if tokens < context_length:
+            ways.append("fewer --max-tokens")
+        way_out = ", or ".join((", ".join(ways[:-1]), ways[-1])) if len(ways) > 1 else ways[0]
         raise ContextError(
             f"{tokens - prompt.image_tokens} text + {prompt.image_tokens} image + {wanted} "
             f"answer tokens do not fit into the model's {context_length}; "
-            f"use {smaller}a shorter prompt, or fewer --max-tokens"
+            f"use {way_out}"
         )
     return Encoded(tokens, prompt.image_tokens, wanted, context_length, prompt.rendered)
 

@@ -221,6 +221,8 @@ def _located(name: str) -> tuple[str, str, dict[str, Any]]:
 
 def _source(name: str) -> str:
     """A folder as it stands, or an id for the Hub."""
+    if not name:
+        raise ModelError("the model's name is empty: give a folder or a Hugging Face id")
     folder = user_path(name)
     if folder.is_dir():
         return str(folder)

@@ -5,6 +5,7 @@ closed; 141 nobody reads our output any more (what the shell reports of any prog
 pipe ends).
 """
 
+import errno
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -26,6 +27,7 @@ from recap_cli.terminal import print_error
 OK, FAILED, USAGE = 0, 1, 2
 _BY_SIGNAL = 128
 _CLOSED_PIPE = _BY_SIGNAL + 13
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 # Typer's own complaints about a command line; the class has no public name of its own.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -84,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except typer.Exit as leaving:
         return leaving.exit_code
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # what Rich makes of a closed pipe
         _abandon_output()
         return _CLOSED_PIPE
     except KeyboardInterrupt as interrupt:
@@ -103,6 +105,9 @@ def _explain(error: Exception) -> int:
         code, message = USAGE, _usage_message(error)
     elif isinstance(error, RecapError):
         message = str(error)
+    elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        _abandon_output(sys.stdout)
+        message = f"cannot write to standard output: {error.strerror}"
     else:
         message = f"unexpected {type(error).__name__}: {error} (RECAP_DEBUG=1 shows where)"
     try:
@@ -123,6 +128,6 @@ def _debugging() -> bool:
     return os.environ.get("RECAP_DEBUG", "0") not in ("", "0")
 
 
-def _abandon_output() -> None:
-    """Let the interpreter's last flush go nowhere instead of failing."""
-    send_nowhere(stream.fileno() for stream in (sys.stdout, sys.stderr))
+def _abandon_output(*streams: TextIO) -> None:
+    """Let the interpreter's last flush go nowhere instead of failing; of all outputs by default."""
+    send_nowhere(stream.fileno() for stream in streams or (sys.stdout, sys.stderr))

@@ -117,14 +117,14 @@ def bench(
         ),
     ] = "default",
     nodes: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--nodes",
             metavar="SIZES",
             help="Also run each of them with so many draft tokens a pass: 4,8,16.",
             rich_help_panel=PROTOCOL,
         ),
-    ] = "",
+    ] = None,
     repetitions: Annotated[
         int,
         typer.Option(
@@ -181,8 +181,8 @@ def bench(
             dtype=dtype,
             compile=compile,
             max_tokens=max_tokens or work.max_tokens,
-            methods=_listed(methods),
-            sizes=_sizes(nodes),
+            methods=_listed("--methods", methods),
+            sizes=_sizes(nodes) if nodes is not None else [],
             repetitions=repetitions,
             memory_start=memory_start,
             resume=resume,
@@ -201,14 +201,18 @@ def _refuse_flags(context: typer.Context, command: str) -> None:
         raise UsageError(f"--{flag} in front of {command} is not for it; flags go behind {command}")
 
 
-def _listed(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+def _listed(flag: str, text: str) -> list[str]:
+    """Raises UsageError where nothing is listed."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise UsageError(f"{flag} lists nothing; name some, or leave it out")
+    return items
 
 
 def _sizes(text: str) -> list[int]:
     """Raises UsageError where it is not a list of sizes."""
     try:
-        sizes = [int(item) for item in _listed(text)]
+        sizes = [int(item) for item in _listed("--nodes", text)]
     except ValueError as error:
         raise UsageError(f"--nodes {text}: give sizes, such as 4,8,16") from error
     return sizes

@@ -9,6 +9,7 @@ from recap_cli import options, sessions
 
 
 def chat(
+    context: typer.Context,
     image: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,7 +111,6 @@ def chat(
         refuse_to_replace(saved)
     open_session = partial(
         sessions.open_session,
-        model=model,
         device=device,
         device_map=device_map,
         dtype=dtype,
@@ -132,6 +132,7 @@ def chat(
     )
     settings = Settings(
         model=model,
+        named=not options.is_default(context, "model"),
         method=method,
         image_options=ImageOptions(background=background, max_pixels=max_image_pixels),
         interactive=interactive,

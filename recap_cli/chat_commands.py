@@ -81,7 +81,7 @@ def load(talk: Talk, path: Path, transcript: "Transcript | None" = None) -> None
     talk.load(path, transcript)
     exchanges = talk.conversation.exchanges
     last = f", the last one after: {_short(exchanges[-1].question.text)}" if exchanges else ""
-    talk.display.notice(f"{_turns(exchanges)} of {path}{last}")
+    talk.display.notice(f"loaded {_turns(exchanges)} of {path}{last}")
 
 
 def _image(talk: Talk, argument: str) -> None:

@@ -1,7 +1,7 @@
 """`recap chat` from its first entry to its last: what is opened, and what an error means."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +56,12 @@ def chat(
     """
     with Interrupts(), Display(view) as display:
         tell = display.notice
-        pictures = settings.open_pictures(beginning.images, tell)
         transcript = settings.read(beginning.resume) if beginning.resume else None
+        if transcript and not settings.named:
+            settings = replace(settings, model=transcript.model)
+        pictures = settings.open_pictures(beginning.images, tell)
         display.loading(settings.model, local=sessions.is_local(settings.model))
-        with open_session(progress=display.animated) as session:
+        with open_session(model=settings.model, progress=display.animated) as session:
             for notice in session.notices:
                 tell(notice.message)
             talk = Talk(session, beginning.conversation(session), display, settings)

@@ -41,6 +41,7 @@ class Settings:
 
     Attributes:
         model, method: as the flags have them.
+        named: whether the user chose the model; else a conversation that is resumed does.
         image_options: how pictures are opened.
         interactive: whether somebody types; else entries come from a pipe, where nobody can try
             again: a message that fails takes its pictures with it.
@@ -49,6 +50,7 @@ class Settings:
     """
 
     model: str
+    named: bool
     method: str
     image_options: ImageOptions
     interactive: bool = False
@@ -196,6 +198,7 @@ class Talk:
     def undo(self) -> "Exchange | None":
         """Take the last exchange back."""
         last = self.conversation.undo()
+        self._incomplete = False
         self._keep()
         return last
 
@@ -225,8 +228,13 @@ class Talk:
         Raises:
             TranscriptError: it cannot be read.
         """
-        self.conversation.restore(transcript or self._settings.read(path))
+        transcript = transcript or self._settings.read(path)
+        now = self._session.model_name
+        if transcript.model != now:
+            self.display.notice(f"{path} was held with {transcript.model}, and goes on with {now}")
+        self.conversation.restore(transcript)
         self._files.add(path.resolve())
+        self._incomplete = False
 
     @contextmanager
     def _recorded(self, question: "Message") -> Iterator[Record]:
@@ -265,8 +273,10 @@ class Talk:
 
 
 def refuse_to_replace(path: Path) -> None:
-    """Raise UsageError where a file that is not empty would be lost."""
+    """Raise UsageError where a file that is not empty would be lost, or none can be."""
     with suppress(OSError):  # whoever writes it will say so
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder: name a file")
         if path.stat().st_size:
             raise UsageError(f"{path} is there already: name another file, or go on with that one")
 

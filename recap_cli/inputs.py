@@ -14,7 +14,7 @@ NOT_A_SCENE = (
     "real model: -m HuggingFaceTB/SmolVLM-256M-Instruct (about 0.5 GB, runs on a laptop's CPU) or "
     "-m Qwen/Qwen2.5-VL-7B-Instruct (for a GPU)"
 )
-_WAYS = "give it as an argument, with --file FILE, or on standard input"
+_WAYS = "give a prompt as an argument, with --file FILE, or on standard input"
 
 
 def read_prompt(argument: str | None, file: str | None, images: Sequence[str]) -> str:
@@ -35,7 +35,8 @@ def read_prompt(argument: str | None, file: str | None, images: Sequence[str]) -
     if STDIN in (argument, file) or (argument is None and file is None and not _terminal()):
         if STDIN in images:
             raise UsageError(
-                f"standard input holds a picture, so it cannot hold the prompt: {_WAYS}"
+                "standard input holds a picture, so it cannot hold the prompt: "
+                "give that as an argument, or with --file FILE"
             )
         return _text(sys.stdin.buffer.read() if sys.stdin else b"", "standard input")
     if file is not None:

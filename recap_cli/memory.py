@@ -107,6 +107,8 @@ def clear(
     """Delete token memories, damaged ones too: all of them, or the one that is named."""
     from engine.memory.file import clear_memory  # noqa: PLC0415
 
+    if memory is not None and model is not None:
+        raise UsageError("--memory and --model exclude each other")
     paths = _chosen(memory, model)
     if paths and not yes:
         _ask_whether_to_delete(paths)

@@ -272,14 +272,22 @@ def is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def is_default(context: typer.Context, name: str) -> bool:
+    """Whether neither a flag nor the environment says anything of a parameter."""
+    source = context.get_parameter_source(name)
+    return source is None or source.name == "DEFAULT"
+
+
 def memory_path(memory: str | None, no_memory: bool) -> Path | None:
     """The file that `--memory` names, if it does.
 
     Raises:
-        UsageError: `--no-memory` was given, too.
+        UsageError: `--no-memory` was given, too, or it can be no file.
     """
     if memory is not None and no_memory:
         raise UsageError("--memory and --no-memory exclude each other")
+    if memory is not None and not user_path(memory).name:
+        raise UsageError(f"--memory names a file, and {memory!r} is none")
     return user_path(memory) if memory is not None else None
 
 

@@ -17,11 +17,13 @@ from filelock import FileLock, Timeout
 
 from engine.errors import CorruptMemory, ForeignMemory, MemoryFileError
 from engine.files import replace_file, temporary_of
-from engine.memory.format import FORMAT_VERSION, MemoryHeader, load, pack
-from engine.memory.paths import CORRUPT, pace_path
+from engine.memory.format import FORMAT_VERSION, METADATA_KEY, MemoryHeader, load, pack
+from engine.memory.paths import CORRUPT, SUFFIX, memory_folder, pace_path
 from engine.memory.table import Tables
 
 LOCK_TIMEOUT_S = 5.0
+BEGINNING = 8192
+"""Bytes that hold the header of every token memory."""
 
 
 def read_memory(path: Path, fingerprint: str | None = None) -> tuple[MemoryHeader, Tables] | None:
@@ -43,7 +45,7 @@ def read_memory(path: Path, fingerprint: str | None = None) -> tuple[MemoryHeade
             path.open("rb").close()
         except FileNotFoundError:
             return None
-        header, tables = load(path)
+        header, tables = _load(path)
     if fingerprint not in (None, header.tokenizer):
         raise ForeignMemory(
             f"token memory {path} belongs to another tokenizer ({header.tokenizer}, "
@@ -100,18 +102,49 @@ def quarantine(path: Path) -> Path | None:
 
 
 def clear_memory(path: Path) -> bool:
-    """Delete the file, unread, and what is beside it; whether there was anything.
+    """Delete the file, damaged or not, and what is beside it; whether there was anything.
 
     Raises:
+        ForeignMemory: it is something else, and stays.
         MemoryFileError: it cannot be locked or deleted.
     """
     with _explained("clear", path):
         if not _everything_of(path):
             return False
+        if path.exists():
+            _refuse_special(path)
+            if not _may_be_ours(path):
+                raise _something_else(path)
     with locked(path, "clear"):
         for file in _everything_of(path):
             file.unlink(missing_ok=True)
     return True
+
+
+def _load(path: Path) -> tuple[MemoryHeader, Tables]:
+    """See `engine.memory.format.load`; what never was a token memory is foreign, not corrupt."""
+    try:
+        return load(path)
+    except CorruptMemory as error:
+        if _may_be_ours(path):
+            raise
+        raise _something_else(path) from error
+
+
+def _may_be_ours(path: Path) -> bool:
+    """Whether a file was a token memory, however damaged: by its place, or what it begins with.
+
+    A user may have named any file.
+    """
+    if path.name.endswith(SUFFIX) and path.parent.resolve() == memory_folder().resolve():
+        return True
+    with path.open("rb") as file:
+        start = file.read(BEGINNING)
+    return not start or METADATA_KEY.encode() in start
+
+
+def _something_else(path: Path) -> ForeignMemory:
+    return ForeignMemory(f"{path} is no token memory; name another file")
 
 
 def _merge(

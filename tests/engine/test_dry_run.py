@@ -82,6 +82,8 @@ def test_what_does_not_fit_is_refused_with_counts_and_ways_out() -> None:
     with pytest.raises(ContextError, match=message):
         count(prompt(20, 10), 71, 100)
     with pytest.raises(ContextError, match=r"; use a shorter prompt, or fewer --max-tokens$"):
+        count(prompt(19, 0), 2, 20)
+    with pytest.raises(ContextError, match=r"; use a shorter prompt$"):
         count(prompt(20, 0), None, 20)
 
 

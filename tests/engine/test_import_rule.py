@@ -15,8 +15,8 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 
 # From below to above: a module imports only from layers before its own.
 LAYERS = (
-    {"errors", "catalogue", "files", "machine"},
-    {"image_sources"},
+    {"errors", "files", "machine"},
+    {"image_sources", "catalogue", "device_memory"},
     {"options", "tree", "families", "images", "sizes", "turns", "packages"},
     {
         "stats",

@@ -130,7 +130,7 @@ class FakeConversation:
 
     def transcript(self) -> Any:
         """What was said."""
-        return SimpleNamespace(exchanges=list(self.exchanges))
+        return SimpleNamespace(model=self._session.model_name, exchanges=list(self.exchanges))
 
     def restore(self, transcript: Any) -> None:
         """Say it again."""
@@ -177,13 +177,14 @@ def save(path: Path, transcript: Any) -> None:
 
 
 def load(path: Path, _: Any) -> Any:
-    """Read what `save` wrote."""
+    """Read what `save` wrote; it was held with the model `echo`."""
     if not path.exists():
         raise TranscriptError(f"there is no {path}")
     said = json.loads(path.read_text())
     stats = DecodeStats()
     return SimpleNamespace(
-        exchanges=[exchange(message(text, ()), answer, stats) for text, answer in said]
+        model="echo",
+        exchanges=[exchange(message(text, ()), answer, stats) for text, answer in said],
     )
 
 

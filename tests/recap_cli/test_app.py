@@ -1,8 +1,10 @@
 """The command line as a whole: exit codes, errors in one line, and a quick start."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -56,6 +58,25 @@ def test_a_closed_stdout_or_stderr_is_one_that_nobody_reads(closed: str) -> None
     assert bool(done.stdout) is (closed == "2")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", ["generate -q -n 2 --no-memory hello", "--help"])
+def test_a_full_disk_is_said_in_one_line(arguments: str) -> None:
+    script = f'exec "$0" -m recap_cli {arguments} >/dev/full'
+    command = ["sh", "-c", script, sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    said = "recap: error: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_help_that_nobody_reads_ends_like_any_closed_pipe() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "recap_cli", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_without_a_command_help_is_shown_and_the_usage_is_wrong(recap: Recap) -> None:
     outcome = recap()
     assert outcome.code == 2
@@ -73,6 +94,9 @@ def test_without_a_command_help_is_shown_and_the_usage_is_wrong(recap: Recap) ->
             ["generate", "--memory", "m", "--no-memory", "hi"],
             "--memory and --no-memory exclude each other",
         ),
+        (["generate", "--memory", ".", "hi"], "--memory names a file, and '.' is none"),
+        (["bench", "--methods", ""], "--methods lists nothing; name some, or leave it out"),
+        (["bench", "--nodes", " ,"], "--nodes lists nothing; name some, or leave it out"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(

@@ -297,6 +297,36 @@ class TestTranscripts:
         chat("two", flags=("--save", str(path), "--resume", str(path)))
         assert json.loads(path.read_text()) == [["one", "one "], ["two", "two "]]
 
+    def test_it_goes_on_with_the_model_that_it_was_held_with(
+        self, chat: Chat, recap: Recap, stdin: Stdin, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "talk.json"
+        chat("one", flags=("--save", str(path)))
+        stdin(b"two")
+        outcome = recap("chat", "--resume", str(path))
+        assert outcome.stdout == "two \n"
+        assert outcome.stderr.startswith("recap: loading echo ...\n")
+        assert "goes on with" not in outcome.stderr
+
+    @pytest.mark.parametrize("named", ["flag", "environment"])
+    def test_another_model_that_is_named_is_taken_and_said(
+        self,
+        chat: Chat,
+        recap: Recap,
+        stdin: Stdin,
+        tmp_path: Path,
+        named: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        path = tmp_path / "talk.json"
+        chat("one", flags=("--save", str(path)))
+        stdin(b"two")
+        flags = ("-m", "noted") if named == "flag" else ()
+        if named == "environment":
+            monkeypatch.setenv("RECAP_MODEL", "noted")
+        outcome = recap("chat", "--resume", str(path), *flags)
+        assert f"{path} was held with echo, and goes on with noted" in outcome.stderr
+
     def test_commands_do_the_same(self, chat: Chat, tmp_path: Path) -> None:
         path = tmp_path / "a talk.json"
         assert chat("one", f"/save '{path}'").stderr == f"recap: saved 1 turn to {path}\n"
@@ -308,6 +338,9 @@ class TestTranscripts:
         path.write_text("dear")
         assert chat("one", flags=("--save", str(path))).code == 2
         assert "is there already" in error(chat("one", f"/save {path}"))
+        outcome = chat("one", flags=("--save", str(tmp_path)))
+        assert outcome.code == 2
+        assert "is a folder: name a file" in outcome.stderr
         assert path.read_text() == "dear"
 
     def test_one_that_is_missing_ends_it(self, chat: Chat) -> None:

@@ -126,7 +126,7 @@ class TestPrompt:
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         outcome = echo(recap)
         assert outcome.code == 2
-        assert outcome.stderr.startswith("recap: error: no prompt: give it as an argument")
+        assert outcome.stderr.startswith("recap: error: no prompt: give a prompt as an argument")
 
     @pytest.mark.parametrize("arguments", [["-i", "-"], ["-i", "-", "-"], ["-i-", "-i-", "hi"]])
     def test_standard_input_is_not_read_twice(

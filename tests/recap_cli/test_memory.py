@@ -118,6 +118,15 @@ def test_a_tokenizer_that_does_not_fit_gives_no_text(recap: Recap, other: Path, 
     assert "0 → 1 50%" in outcome.stdout
 
 
+def test_a_file_and_a_model_cannot_both_say_what_is_deleted(
+    recap: Recap, other: Path, model: str
+) -> None:
+    outcome = recap("memory", "clear", "-y", "--memory", str(other), "-m", model)
+    assert outcome.code == 2
+    assert "--memory and --model exclude each other" in outcome.stderr
+    assert other.exists()
+
+
 @pytest.mark.usefixtures("file", "other")
 def test_all_memories_are_shown_or_those_of_a_model(recap: Recap, model: str) -> None:
     def requests(*arguments: str) -> list[int]:

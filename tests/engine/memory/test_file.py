@@ -40,7 +40,9 @@ BOTH = {
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in the folder of all memories."""
+    monkeypatch.setenv("RECAP_MEMORY_DIR", str(tmp_path / "memory"))
     return tmp_path / "memory" / "vocabulary.safetensors"
 
 
@@ -165,6 +167,33 @@ def test_a_file_of_version_1_is_read_and_becomes_one_of_this_version(path: Path)
     assert header_of(path) == header
     assert rows_of(read(path).tokens) == old | {4: ([5, 6], [1.0, 0.5], 1)}
     assert rows_of(read(path).phrases).keys() == {phrase_key(1, 2)}
+
+
+@pytest.mark.parametrize("content", [b"a letter", b"\x89PNG\r\n" * 99, b"\xff" * 9000])
+def test_what_never_was_a_token_memory_is_neither_moved_nor_deleted(
+    tmp_path: Path, content: bytes
+) -> None:
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(content)
+    with pytest.raises(ForeignMemory, match="is no token memory; name another file"):
+        read_memory(other)
+    with pytest.raises(ForeignMemory, match="is no token memory; name another file"):
+        clear_memory(other)
+    assert quarantine(other) is None
+    assert other.read_bytes() == content
+
+
+def test_a_damaged_memory_is_one_wherever_it_is(path: Path, tmp_path: Path) -> None:
+    write(path, FIRST)
+    elsewhere = tmp_path / "elsewhere.memory"
+    for damaged in (b"", path.read_bytes()[:-5]):
+        elsewhere.write_bytes(damaged)
+        with pytest.raises(CorruptMemory):
+            read_memory(elsewhere)
+        assert quarantine(elsewhere) is not None
+    elsewhere.write_bytes(path.read_bytes()[:-5])
+    assert clear_memory(elsewhere)
+    assert not elsewhere.exists()
 
 
 def test_a_link_to_a_memory_stays_one(path: Path, tmp_path: Path) -> None:
