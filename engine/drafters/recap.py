@@ -56,7 +56,7 @@ KEYED = {
     )
 }
 SUFFIX = SOURCES.index("suffix")
-SEEDS = 64
+SEEDS = 16
 """A few: before a short answer more would not pay, and before a long one hardly."""
 NO_MATCH = (-1, 0)
 LONGEST_TRUST = 64
