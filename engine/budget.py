@@ -25,6 +25,7 @@ class PassCost:
 
     Attributes:
         at_knots: the curve there; never falling.
+        measured: whether a pass was counted, here or before `restore`.
     """
 
     KNOTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -43,17 +44,12 @@ class PassCost:
 
     def __init__(self) -> None:
         self.passes = 0
-        self._scaled = False
+        self.measured = False
         self.last_seen = [0] * len(self.KNOTS)
         """By knot, when a pass of just that size was last seen; 0 for never."""
         self._seen = [0.0] * len(self.KNOTS)
         self._seconds = [1 + self.PRIOR_SLOPE * (n - 1) for n in self.KNOTS]
         self._redraw()
-
-    @property
-    def measured(self) -> bool:
-        """Whether a pass was counted, here or before `restore`."""
-        return self._scaled
 
     def numbers(self) -> dict[str, Any]:
         """All that was learned, ready for JSON."""
@@ -67,7 +63,7 @@ class PassCost:
             raise ValueError("no times of passes")
         self._seconds, self._seen = list(map(float, seconds)), list(map(float, seen))
         self.passes = int(passes)
-        self._scaled = any(self._seen)
+        self.measured = any(self._seen)
         self._redraw()
 
     def for_others(self, passes: int) -> "PassCost":
@@ -76,7 +72,7 @@ class PassCost:
         """
         other = PassCost()
         other.restore(self._seconds, [min(times, self.KNOWN) for times in self._seen], passes)
-        other._scaled = False
+        other.measured = False
         return other
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -89,8 +85,8 @@ class PassCost:
         self.passes += 1
         if tokens > self.KNOTS[-1]:
             return
-        if not self._scaled:
-            self._scaled = True
+        if not self.measured:
+            self.measured = True
             unit = seconds / self._expected(tokens)
             self._seconds = [unit * each for each in self._seconds]
             self._redraw()

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from engine.device_memory import ran_out
 from engine.errors import ModelError, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
@@ -161,9 +162,9 @@ class CapturedForward:
         try:
             with torch.cuda.graph(graph):
                 logits = self._forward(ids, positions, masks, cache)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if ran_out(error):
+                raise
             reason = str(error).strip().partition("\n")[0]
             raise UncompilableModel(f"this model's passes cannot be captured ({reason})") from error
         return graph, logits

@@ -164,13 +164,10 @@ class Conversation:
             may_drop = self.drop_oldest and self.dropped < len(self.exchanges)
             try:
                 opening, encoded = _until_encoded(events)
-            except ContextError:
-                if not may_drop:
+            except BaseException as error:
+                if not (may_drop and isinstance(error, ContextError)):
                     self.dropped = before
                     raise
-            except BaseException:
-                self.dropped = before
-                raise
             else:
                 if not (may_drop and self._is_tight(encoded, afresh=self.dropped > before)):
                     return self._told(opening, encoded, self.dropped - before), events

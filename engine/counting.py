@@ -31,7 +31,8 @@ def count(prompt: EncodedPrompt, max_tokens: int | None, context_length: int | N
         ways.append("a shorter prompt")
         if tokens < context_length:
             ways.append("fewer --max-tokens")
-        way_out = ", or ".join((", ".join(ways[:-1]), ways[-1])) if len(ways) > 1 else ways[0]
+        *others, last = ways
+        way_out = f"{', '.join(others)}, or {last}" if others else last
         raise ContextError(
             f"{tokens - prompt.image_tokens} text + {prompt.image_tokens} image + {wanted} "
             f"answer tokens do not fit into the model's {context_length}; "

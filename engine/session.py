@@ -185,11 +185,11 @@ class Session:
         try:
             self._target.compile()
         except UncompilableModel as error:
-            self._to_compile = False
-            yield Notice(f"{error}; it answers as it is")
+            outcome = f"{error}; it answers as it is"
         else:
-            self._to_compile = False
-            yield Notice(f"compiled in {perf_counter() - started:.0f} s")
+            outcome = f"compiled in {perf_counter() - started:.0f} s"
+        self._to_compile = False
+        yield Notice(outcome)
 
     def generate(
         self,

@@ -284,11 +284,14 @@ def memory_path(memory: str | None, no_memory: bool) -> Path | None:
     Raises:
         UsageError: `--no-memory` was given, too, or it can be no file.
     """
-    if memory is not None and no_memory:
+    if memory is None:
+        return None
+    if no_memory:
         raise UsageError("--memory and --no-memory exclude each other")
-    if memory is not None and not user_path(memory).name:
+    path = user_path(memory)
+    if not path.name:
         raise UsageError(f"--memory names a file, and {memory!r} is none")
-    return user_path(memory) if memory is not None else None
+    return path
 
 
 def drafter_options(nodes: int | None) -> DrafterOptions:

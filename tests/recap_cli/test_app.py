@@ -49,11 +49,15 @@ def test_python_m_recap_cli_is_recap() -> None:
     assert done.stdout.startswith("recap ")
 
 
+def in_a_shell(words: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of `recap` with these words, which a shell reads."""
+    command = ["sh", "-c", f'exec "$0" -m recap_cli {words}', sys.executable]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
 @pytest.mark.parametrize("closed", ["1", "2"])
 def test_a_closed_stdout_or_stderr_is_one_that_nobody_reads(closed: str) -> None:
-    script = f'exec "$0" -m recap_cli generate -q -n 2 --no-memory hello {closed}>&-'
-    command = ["sh", "-c", script, sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = in_a_shell(f"generate -q -n 2 --no-memory hello {closed}>&-")
     assert (done.returncode, done.stderr) == (0, "")
     assert bool(done.stdout) is (closed == "2")
 
@@ -61,9 +65,7 @@ def test_a_closed_stdout_or_stderr_is_one_that_nobody_reads(closed: str) -> None
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("arguments", ["generate -q -n 2 --no-memory hello", "--help"])
 def test_a_full_disk_is_said_in_one_line(arguments: str) -> None:
-    script = f'exec "$0" -m recap_cli {arguments} >/dev/full'
-    command = ["sh", "-c", script, sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = in_a_shell(f"{arguments} >/dev/full")
     said = "recap: error: cannot write to standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
 
