@@ -79,11 +79,14 @@ def write_tokenizer(tiny: TinyFamily, folder: Path) -> Any:
 def random_model(config: Any, never_written: Sequence[int], seed: int) -> Any:
     """A float32 model whose greedy answers vary: weights keep the scale of what passes through.
 
-    The output rows of `never_written` ids are zero, so their logits (0) are never the largest.
+    The same `seed` makes the same model. The output rows of `never_written` ids are zero, so their
+    logits (0) are never the largest.
     """
     vision = hasattr(config, "vision_config")
     auto = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-    model = auto.from_config(config, dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # for what is random but no matrix, as LLaVA's `image_newline` is
+        model = auto.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
