@@ -48,8 +48,8 @@ class DraftTree:
             del column[size:]
 
 
-LANES = 16
-"""Keys of one step in a CPU's sums of attention (AVX-512, float32)."""
+LANES = 32
+"""Keys of one step in a CPU's sums of attention in half precision (AVX-512: two vectors)."""
 
 
 def places(parents: Sequence[int], lanes: int) -> list[int]:
@@ -58,7 +58,7 @@ def places(parents: Sequence[int], lanes: int) -> list[int]:
     With one lane they stand side by side. With more, each stands behind its parent and, modulo
     `lanes`, where it would stand were there no other branch: the sums over what it sees then have
     the same terms in the same order as in a text without branches, and zeros between them, and
-    nearly always come out the same, bit by bit.
+    come out the same, bit by bit.
     """
     if lanes == 1:
         return list(range(len(parents)))

@@ -8,7 +8,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from engine.attention import COMPANY, NAME, ROWS_AT_ONCE, evenly_summed, tree_attention
 from engine.packing import fast_bfloat16
-from engine.tree import visibility
+from engine.tree import LANES, visibility
 
 PARENTS = [-1, 0, 0, 1, 1, 2]
 COMMITTED = 7
@@ -123,10 +123,13 @@ def test_products_are_capped_where_the_model_asks_for_it(dtype: torch.dtype, kin
     torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(
+keeps_bits = pytest.mark.skipif(
     not fast_bfloat16() or torch.cpu._is_amx_tile_supported(),
     reason="with AMX nearly always, without bfloat16 in hardware not at all",
 )
+
+
+@keeps_bits
 @pytest.mark.parametrize("seen", [40, 150, 203, 300, 500, 717])
 def test_a_row_has_the_same_bits_whatever_stands_beside_it_and_behind_what_it_sees(
     seen: int,
@@ -146,6 +149,23 @@ def test_a_row_has_the_same_bits_whatever_stands_beside_it_and_behind_what_it_se
         assert torch.equal(attended(rows, padded)[:, :ROWS_AT_ONCE], usual[:, :rows])
     for keys in range(padded, padded + 320, 32):
         assert torch.equal(attended(ROWS_AT_ONCE, keys), usual)
+
+
+@keeps_bits
+def test_a_row_has_the_same_bits_where_a_key_stands_some_lanes_further_on() -> None:
+    random = torch.Generator().manual_seed(0)
+    for seen in range(20, 140, 3):  # another sum shows in one of some millions of numbers
+        query, key, value = torch.randn(3, 1, 16, 192, 256, generator=random).bfloat16()
+        outputs = []
+        for place in (seen, seen + LANES):
+            mask = torch.full((1, 1, ROWS_AT_ONCE, 192), -torch.inf)
+            mask[..., :seen] = mask[..., place] = 0
+            keys, values = (
+                each.index_copy(2, torch.tensor([place]), each[:, :, -1:]) for each in (key, value)
+            )
+            rows = query[:, :, :ROWS_AT_ONCE]
+            outputs.append(tree_attention(Layer(1), rows, keys, values, mask, scaling=0.4)[0])
+        assert torch.equal(*outputs)
 
 
 def test_models_find_it_by_name() -> None:
