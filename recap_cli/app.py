@@ -92,17 +92,17 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as interrupt:
         return _BY_SIGNAL + int(getattr(interrupt, "signum", signal.SIGINT))
     except Exception as error:
-        return _explain(error)
+        return _explain(error, arguments)
     return OK
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, arguments: Sequence[str]) -> int:
     """Say on stderr what went wrong, in one line, and return the exit code for it."""
     if _debugging():
         traceback.print_exception(error)
     code = USAGE if isinstance(error, UsageError) else FAILED
     if isinstance(error, _CommandLineError):
-        code, message = USAGE, _usage_message(error)
+        code, message = USAGE, _usage_message(error, arguments)
     elif isinstance(error, RecapError):
         message = str(error)
     elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
@@ -117,11 +117,24 @@ def _explain(error: Exception) -> int:
     return code
 
 
-def _usage_message(error: Exception) -> str:
+def _usage_message(error: Exception, arguments: Sequence[str]) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "recap"
+    path = context.command_path if context else _command_path(arguments)
+    if "unexpected extra argument" in message and path in ("recap generate", "recap chat"):
+        message += "; quote a prompt of several words, and repeat --image for each picture"
     return f"{message.rstrip('.')} (see '{path} --help')"
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """The command that a command line is for, as far as the names at its beginning tell."""
+    path, commands = ["recap"], vars(typer.main.get_command(app))["commands"]
+    for name in arguments:
+        if name not in commands:
+            break
+        path.append(name)
+        commands = getattr(commands[name], "commands", {})
+    return " ".join(path)
 
 
 def _debugging() -> bool:

@@ -77,7 +77,7 @@ def generate(
     recap generate -s "Summarise this." < notes.txt
     """
     if list_models:
-        print_models()
+        print_models(json=json)
         return
     from engine.images import ImageOptions  # noqa: PLC0415
     from engine.sizes import PixelLimits  # noqa: PLC0415

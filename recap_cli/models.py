@@ -1,7 +1,8 @@
-"""`--list-models`: the models that have short names, as a table on stdout."""
+"""`--list-models`: the models that have short names, on stdout, as a table or in JSON."""
 
 import sys
 
+import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -9,14 +10,26 @@ from engine.catalogue import MODELS, is_cached
 from engine.families import FAMILIES
 
 
-def print_models() -> None:
-    """Write the table, a model a line, as wide as it is."""
+def print_models(*, json: bool) -> None:
+    """Write a model a line, as wide as it is; with `json` one array of objects."""
+    rows = [
+        {
+            "name": model.alias,
+            "family": FAMILIES[model.model_type].name,
+            "size": model.size,
+            "licence": model.licence,
+            "here": is_cached(model.id),
+            "model": model.id,
+        }
+        for model in MODELS
+    ]
+    if json:
+        sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_APPEND_NEWLINE))
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("NAME", "FAMILY", "SIZE", "LICENCE", "HERE", "MODEL"):
-        table.add_column(heading, no_wrap=True)
-    for model in MODELS:
-        here = "yes" if is_cached(model.id) else "no"
-        family = FAMILIES[model.model_type].name
-        table.add_row(model.alias, family, model.size, model.licence, here, model.id)
+    for heading in rows[0]:
+        table.add_column(heading.upper(), no_wrap=True)
+    for row in rows:
+        table.add_row(*map(str, (row | {"here": "yes" if row["here"] else "no"}).values()))
     # A narrow terminal wraps lines, where Rich would cut them.
     Console(file=sys.stdout, width=200, markup=False, highlight=False).print(table)

@@ -97,6 +97,16 @@ def test_without_a_command_help_is_shown_and_the_usage_is_wrong(recap: Recap) ->
             "--memory and --no-memory exclude each other",
         ),
         (["generate", "--memory", ".", "hi"], "--memory names a file, and '.' is none"),
+        (["generate", "-i"], "Option '-i' requires an argument (see 'recap generate --help')"),
+        (
+            ["memory", "clear", "-m"],
+            "Option '-m' requires an argument (see 'recap memory clear --help')",
+        ),
+        (
+            ["generate", "-i", "a.png", "b.png", "what is", "this"],
+            "Got unexpected extra argument(s) (what is this); quote a prompt of several words, and"
+            " repeat --image for each picture (see 'recap generate --help')",
+        ),
         (["bench", "--methods", ""], "--methods lists nothing; name some, or leave it out"),
         (["bench", "--nodes", " ,"], "--nodes lists nothing; name some, or leave it out"),
     ],

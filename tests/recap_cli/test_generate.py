@@ -352,3 +352,17 @@ def test_list_models_shows_each_with_its_family_and_licence(recap: Recap) -> Non
     assert [row[-1] for row in rows] == [model.id for model in MODELS]
     by_name = {row[0]: row for row in rows}
     assert by_name["qwen2.5-vl-7b"][1:-2] == ["Qwen2.5-VL", "8.3B", "Apache-2.0"]
+
+
+def test_list_models_in_json_is_an_array_for_scripts(recap: Recap) -> None:
+    outcome = recap("generate", "--list-models", "--json")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    by_name = {row.pop("name"): row for row in json.loads(outcome.stdout)}
+    assert list(by_name) == [model.alias for model in MODELS]
+    assert by_name["qwen2.5-vl-7b"] == {
+        "family": "Qwen2.5-VL",
+        "size": "8.3B",
+        "licence": "Apache-2.0",
+        "here": False,
+        "model": "Qwen/Qwen2.5-VL-7B-Instruct",
+    }
