@@ -115,6 +115,15 @@ class Display:
         if not self._view.quiet:
             self.say(f"note: {message}")
 
+    def confirm(self, done: RenderableType) -> None:
+        """What a command did: a line, or more."""
+        if self._view.quiet:
+            return
+        if isinstance(done, str):
+            self.say(done)
+        else:
+            self.show(done)
+
     def say(self, message: str) -> None:
         """One line that the user gets in any case."""
         self._rest()

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ def chat(recap: Recap, stdin: Stdin, monkeypatch: pytest.MonkeyPatch) -> Chat:
     """Pipes entries into a conversation with a model, where lines are never too long."""
     monkeypatch.setenv("COLUMNS", "300")
 
-    def lead(*entries: str, model: str = "echo", flags: tuple[str, ...] = ()) -> Outcome:
+    def lead(
+        *entries: str, model: str = "echo", flags: tuple[str, ...] = (), quiet: bool = True
+    ) -> Outcome:
         stdin("\n".join(entries).encode("utf-8", "surrogateescape"))
-        return recap("chat", "-m", model, "-q", *flags)
+        return recap("chat", "-m", model, *flags, *(["-q"] if quiet else []))
 
     return lead
 
@@ -126,11 +129,12 @@ class TestPictures:
     """They go with the next message, or it is not sent."""
 
     def test_they_are_queued_with_name_size_and_tokens(self, chat: Chat, picture: Path) -> None:
-        outcome = chat(f"/image '{picture}'", "hi", "again", flags=("--jsonl",))
+        outcome = chat(f"/image '{picture}'", "hi", "again", flags=("--jsonl",), quiet=False)
         first, second = map(json.loads, outcome.stdout.splitlines())
         assert (first["images"], first["image_tokens"]) == ([str(picture)], 4)
         assert (second["images"], second["image_tokens"]) == ([], 0)
-        assert " ".join(outcome.stderr.split()) == f"queued {picture} 64 x 48 4 tokens"
+        queued = f"queued {picture} 64 x 48 4 tokens"
+        assert " ".join(outcome.stderr.split()) == f"recap: loading echo ... {queued}"
 
     @pytest.mark.parametrize(
         "spelt", ["'{}/a [b] ü.png'", r"{}/a\ \[b\]\ ü.png", '{}/"a [b] ü.png"']
@@ -154,6 +158,19 @@ class TestPictures:
         assert failed["error"].startswith("not sent: a picture")
         assert (failed["text"], sent["images"]) == ("", [])
 
+    def test_a_folder_of_them_is_a_line_each_of_one_run(self, chat: Chat, picture: Path) -> None:
+        other = picture.with_name("b.png")
+        Image.effect_noise((32, 32), 90).save(other)
+        paths = [picture, picture.with_name("none.png"), other]
+        entries = [[f'/image "{path}"', "caption", "/clear"] for path in paths]
+        outcome = chat(*chain.from_iterable(entries), flags=("--jsonl",))
+        rows = list(map(json.loads, outcome.stdout.splitlines()))
+        assert [row["images"] for row in rows] == [[str(picture)], [], [str(other)]]
+        assert all(line.startswith("recap: error: ") for line in outcome.stderr.splitlines())
+        assert [row["error"] is None for row in rows] == [True, False, True]
+        assert rows[2]["prompt_tokens"] == rows[0]["prompt_tokens"], "it begins anew"
+        assert outcome.code == 1
+
     def test_standard_input_cannot_hold_one(self, chat: Chat) -> None:
         assert error(chat("/image -")).startswith("standard input holds the conversation")
 
@@ -162,9 +179,9 @@ class TestPictures:
 
     def test_they_can_be_listed_and_taken_back(self, chat: Chat, picture: Path) -> None:
         image = f"/image '{picture}'"
-        outcome = chat(image, "hi", image, "/images", "/undo", "/images")
+        outcome = chat(image, "hi", image, "/images", "/undo", "/images", quiet=False)
         listed = [" ".join(line.split()) for line in outcome.stderr.splitlines()]
-        assert listed[2:] == [
+        assert listed[3:] == [
             f"turn 1 {picture} 64 x 48",
             f"queued {picture} 64 x 48 4 tokens",
             f"recap: not queued any more: {picture}",
@@ -203,8 +220,8 @@ class TestCommands:
         assert error(chat(typed)).startswith(message)
 
     def test_undo_takes_the_last_turn_back(self, chat: Chat) -> None:
-        outcome = chat("one", "two", "/undo", "/tokens")
-        assert outcome.stderr.splitlines() == [
+        outcome = chat("one", "two", "/undo", "/tokens", quiet=False)
+        assert outcome.stderr.splitlines()[1:] == [
             "recap: taken back: two",
             "recap: ###................. 10 of 64 tokens (16%)".replace("#", "█").replace(".", "░"),
         ]
@@ -329,7 +346,8 @@ class TestTranscripts:
 
     def test_commands_do_the_same(self, chat: Chat, tmp_path: Path) -> None:
         path = tmp_path / "a talk.json"
-        assert chat("one", f"/save '{path}'").stderr == f"recap: saved 1 turn to {path}\n"
+        outcome = chat("one", f"/save '{path}'", quiet=False)
+        assert outcome.stderr.splitlines()[1:] == [f"recap: saved 1 turn to {path}"]
         chat(f"/load '{path}'", "two", f"/save '{path}'")
         assert json.loads(path.read_text()) == [["one", "one "], ["two", "two "]]
 
