@@ -89,6 +89,7 @@ def cost(
 
     recap bench cost --random-weights qwen2.5-vl-7b --device cuda --dtype bfloat16
     """
+    sessions.import_libraries()
     from engine.bench.cost import CostOptions, cost_points  # noqa: PLC0415
 
     if random_weights is not None and options.is_typed(context, "model"):

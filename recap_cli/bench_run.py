@@ -73,6 +73,7 @@ class Run:
         Raises:
             RecapError: something asked for cannot be.
         """
+        sessions.import_libraries()
         from engine.bench.contenders import contenders  # noqa: PLC0415
         from engine.bench.protocol import Benchmark, Plan  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
 """The one place that imports the part of `engine` that needs torch, and only when it is called."""
 
 import gc
-import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ def open_session(
 
     `progress` lets a download show how far it is, on stderr.
     """
-    _import_libraries()
+    import_libraries()
     from engine.session import Session, SessionOptions  # noqa: PLC0415
 
     _show_downloads(progress)
@@ -67,7 +67,7 @@ def load_model(
 
     `progress` lets a download show how far it is, on stderr.
     """
-    _import_libraries()
+    import_libraries()
     from engine.loading import load_model  # noqa: PLC0415
 
     _show_downloads(progress)
@@ -93,7 +93,7 @@ def cost_subject(
 
     `progress` lets a download show how far it is, on stderr.
     """
-    _import_libraries()
+    import_libraries()
     from engine.bench.cost import open_subject  # noqa: PLC0415
 
     _show_downloads(progress)
@@ -122,7 +122,7 @@ def make_request(
     template: bool,
 ) -> "Request":
     """A conversation of one question."""
-    _import_libraries()
+    import_libraries()
     from engine.prompts import Message  # noqa: PLC0415
     from engine.session import Request  # noqa: PLC0415
 
@@ -163,7 +163,7 @@ def make_message(text: str, pictures: "Sequence[Picture]") -> "Message":
 
 def load_transcript(path: Path, options: "ImageOptions") -> "Transcript":
     """See `engine.transcript`."""
-    _import_libraries()
+    import_libraries()
     from engine.transcript import load_transcript  # noqa: PLC0415
 
     return load_transcript(path, options)
@@ -181,14 +181,14 @@ def is_local(model: str) -> bool:
     return model == DEMO_MODEL or user_path(model).is_dir()
 
 
-def _import_libraries() -> None:
+@cache
+def import_libraries() -> None:
     """Import PyTorch and transformers, without a search for garbage among them, now and later.
 
     They are hundreds of thousands of objects that stay until the end: to go through them again and
-    again takes a quarter of the time to import them, and most of a second at exit.
+    again takes a quarter of the time to import them, a fifth of a second in the middle of some
+    answer, and most of a second at exit. Call this before anything that imports them.
     """
-    if "engine.session" in sys.modules:
-        return
     gc.disable()
     try:
         import engine.session  # noqa: F401, PLC0415

@@ -34,12 +34,20 @@ def test_help_starts_nothing_heavy(arguments: list[str]) -> None:
     assert said.splitlines()[-1] == "0"
 
 
-def test_no_garbage_is_looked_for_among_libraries() -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "generate -q -n 1 --no-memory hello",
+        "bench --limit 1 -n 1 --methods recap",
+        "bench cost --sizes 1 --contexts 16 --repeats 2",
+    ],
+)
+def test_no_garbage_is_looked_for_among_libraries(command: str) -> None:
     code = (
         "import gc, sys; from recap_cli.app import run; code = run(sys.argv[1:]);"
         "print(code, gc.isenabled(), gc.get_freeze_count() > len(gc.get_objects()))"
     )
-    said = alone(code, "generate", "-q", "-n", "1", "--no-memory", "hello")
+    said = alone(code, *command.split())
     assert said.splitlines()[-1] == "0 True True"
 
 
