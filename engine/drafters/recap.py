@@ -8,6 +8,7 @@ plain Python over small lists.
 from collections.abc import Sequence
 from contextlib import suppress
 from heapq import heappop, heappush, heapreplace
+from itertools import pairwise
 from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -152,18 +153,36 @@ class RecapDrafter:
 
     def learn(self, path: Sequence[int], predictions: Predictions) -> None:
         """Write back every node's prediction; the accepted path last, so that it prevails."""
-        self._budget.observe(len(self._contexts), len(path), perf_counter() - self._began)
+        seconds = perf_counter() - self._began
+        self._budget.observe(len(self._contexts), len(path), seconds, self._by_guesses(path))
         accepted = set(path)
         for node, (_, _, kind, claim) in enumerate(
             self._drafted[: len(self._contexts) - 1], start=1
         ):
             if self._parents[node] in accepted:
                 self._calibration.observe(kind, claim, node in accepted)
-        rejected = (node for node in range(len(self._contexts)) if node not in accepted)
+        rejected = [node for node in range(len(self._contexts)) if node not in accepted]
         rows = predictions_of(predictions.top_ids, predictions.top_probs)
+        for node in rejected:
+            rows[node].by_guess = True
         for node in (*rejected, *path):
             self._store(self._contexts[node], rows[node], self._expanded[node].known)
         self._chosen_from = rows[path[-1]]
+
+    def _by_guesses(self, path: Sequence[int]) -> int:
+        """How many accepted drafts the longest key foresaw that knew, from a rejected guess."""
+        count = 0
+        for parent, node in pairwise(path):
+            _, token, kind, _ = self._drafted[node - 1]
+            if kind != COPIED:
+                row = self._surest(self._contexts[parent], self._expanded[parent].known)
+                count += row is not None and row.by_guess and token in row.ids
+        return count
+
+    def _surest(self, context: int, known: "_Known") -> Prediction | None:
+        """What the longest key holds that knows a context."""
+        longest = known.triple or known.pair
+        return longest[0] if longest else self.memory.recall(context & ONE)
 
     def propose(self, max_depth: int) -> DraftTree:
         """Best-first search for the paths that are most likely to be accepted.

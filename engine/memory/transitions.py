@@ -39,11 +39,15 @@ class Prediction:
 
     `ids` and `probs` are parallel, most probable first. A confidence that is not given is computed
     when it is first asked for, which of most predictions it never is.
+
+    Attributes:
+        by_guess: whether the context was a guess of this run that did not come true.
     """
 
     ids: Sequence[int]
     probs: Sequence[float]
     _confidence: float | None = field(default=None, compare=False)
+    by_guess: bool = field(default=False, compare=False)
 
     @property
     def confidence(self) -> float:

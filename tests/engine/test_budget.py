@@ -155,6 +155,21 @@ def test_the_cheaper_a_token_the_larger_the_tree() -> None:
     assert cheap > 20
 
 
+@pytest.mark.parametrize("slope", [0.001, 0.002, 0.005, 0.01])
+def test_a_cheap_slot_is_taken_for_what_it_teaches_only_where_that_comes_back(slope: float) -> None:
+    costs = []
+    for foreseen in (0, 1):
+        budget, cost = Budget(), []
+        for number in range(600):
+            budget.start()
+            offer(budget, [0.0001] * 60)
+            cost.append(line(slope)(budget.size))
+            budget.observe(budget.size, 1, 0.03 * cost[-1], foreseen * (number % 2))
+        costs.append(np.mean(cost[300:]))
+    assert costs[0] < 1.03, "where nobody can foresee anything a request is hardly slower"
+    assert costs[1] > 1 + 10 * slope
+
+
 def test_promises_that_are_not_kept_are_believed_less() -> None:
     budget, sizes = Budget(), []
     for _ in range(100):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.budget import Budget
 from engine.drafters.recap import RecapDrafter
 from engine.memory.transitions import Prediction, TokenMemory
 from engine.options import DrafterOptions
@@ -112,6 +113,27 @@ def test_it_learns_from_rejected_nodes_too() -> None:
     assert paths(recap.propose(1)).keys() == {(10,), (11,)}
     recap.observe([2, 3, 4])
     assert set(paths(recap.propose(1)).values()) == {"contextual-3"}
+
+
+def test_what_rejected_nodes_taught_is_counted_when_it_comes_true(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = []
+    monkeypatch.setattr(Budget, "observe", lambda *seen: counted.append(seen[-1]))
+    recap = drafter()
+    taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
+    recap.observe([1, 2, 3])
+    recap.propose(1)
+    recap.learn(
+        [0, 2], predicted([(5, 0.9), (4, 0.1)], [(10, 0.9), (11, 0.1)], [(12, 0.8), (13, 0.2)])
+    )
+    for last, follower in (([5, 12, 4], 10), ([2, 3, 4], 10), ([2, 3, 5], 12)):
+        recap.observe(last)
+        tree = recap.propose(1)
+        assert tree.tokens[1] == follower
+        recap.learn([0, 1], predicted(*[[(follower, 0.9), (7, 0.1)]] * len(tree)))
+    # What follows (2, 3, 5) was an accepted node's from the beginning.
+    assert counted == [0, 1, 1, 0]
 
 
 def test_after_one_token_the_two_newest_predictions_count_alike() -> None:
