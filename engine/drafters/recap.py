@@ -153,8 +153,7 @@ class RecapDrafter:
 
     def learn(self, path: Sequence[int], predictions: Predictions) -> None:
         """Write back every node's prediction; the accepted path last, so that it prevails."""
-        seconds = perf_counter() - self._began
-        self._budget.observe(len(self._contexts), len(path), seconds, self._by_guesses(path))
+        foreseen = self._by_guesses(path)
         accepted = set(path)
         for node, (_, _, kind, claim) in enumerate(
             self._drafted[: len(self._contexts) - 1], start=1
@@ -168,6 +167,8 @@ class RecapDrafter:
         for node in (*rejected, *path):
             self._store(self._contexts[node], rows[node], self._expanded[node].known)
         self._chosen_from = rows[path[-1]]
+        seconds = perf_counter() - self._began
+        self._budget.observe(len(self._contexts), len(path), seconds, foreseen)
 
     def _by_guesses(self, path: Sequence[int]) -> int:
         """How many accepted drafts the longest key foresaw that knew, from a rejected guess."""
