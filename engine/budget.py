@@ -202,8 +202,8 @@ class Budget:
     """What a slot is worth for the same reason, whatever its chance: this share of the accepted
     tokens that predictions of rejected guesses foresaw, by how many such guesses there were."""
     LEARNED_PRIOR = (5.0, 100.0)
-    """Both, as if seen before. Where nothing ever comes back, slots end up taking 0.3 * 5 / 100 of
-    a plain step, whatever one costs."""
+    """Both, as if seen before. Where nothing ever comes back, slots that teach end up taking
+    LEARNED * 5 * (1 - LEARNED_DECAY) of a plain step, whatever one costs."""
     LEARNED_DECAY = 0.99
     WARM_UP = 2
     """Passes whose time is not counted: they allocate, and fill caches."""
@@ -340,11 +340,10 @@ class Budget:
             rest = (1 - self.DECAY) * self.PRIOR
             self._promised = self.DECAY * self._promised + self._sums[tokens - 1] + rest
             self._came = self.DECAY * self._came + committed - 1 + rest
-        before, prior = (self._foreseen, self._rejected), self.LEARNED_PRIOR
-        self._foreseen, self._rejected = (
-            self.LEARNED_DECAY * old + new + (1 - self.LEARNED_DECAY) * first
-            for old, new, first in zip(before, (foreseen, tokens - committed), prior, strict=True)
-        )
+        kept, rest = self.LEARNED_DECAY, 1 - self.LEARNED_DECAY
+        first_foreseen, first_rejected = self.LEARNED_PRIOR
+        self._foreseen = kept * self._foreseen + foreseen + rest * first_foreseen
+        self._rejected = kept * self._rejected + tokens - committed + rest * first_rejected
 
 
 class Calibration:
