@@ -337,13 +337,18 @@ class Budget:
             self.cost.observe(tokens, seconds)
         self._ran.add(tokens)
         if 1 < tokens <= len(self._sums):
-            rest = (1 - self.DECAY) * self.PRIOR
-            self._promised = self.DECAY * self._promised + self._sums[tokens - 1] + rest
-            self._came = self.DECAY * self._came + committed - 1 + rest
-        kept, rest = self.LEARNED_DECAY, 1 - self.LEARNED_DECAY
-        first_foreseen, first_rejected = self.LEARNED_PRIOR
-        self._foreseen = kept * self._foreseen + foreseen + rest * first_foreseen
-        self._rejected = kept * self._rejected + tokens - committed + rest * first_rejected
+            promised = self._sums[tokens - 1]
+            self._promised = _faded(self._promised, promised, self.PRIOR, self.DECAY)
+            self._came = _faded(self._came, committed - 1, self.PRIOR, self.DECAY)
+        rejected, decay = tokens - committed, self.LEARNED_DECAY
+        foreseen_before, rejected_before = self.LEARNED_PRIOR
+        self._foreseen = _faded(self._foreseen, foreseen, foreseen_before, decay)
+        self._rejected = _faded(self._rejected, rejected, rejected_before, decay)
+
+
+def _faded(total: float, new: float, prior: float, decay: float) -> float:
+    """A sum that forgets: what was counted fades, and what it began with, `prior`, does not."""
+    return decay * total + new + (1 - decay) * prior
 
 
 class Calibration:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from engine.errors import RequestError
+from engine.errors import RecapError, RequestError
 
 _SAID = ("out of memory", "can't allocate memory")
 
@@ -17,13 +17,13 @@ def ran_out(error: BaseException) -> bool:
 
 
 @contextmanager
-def within_memory() -> Iterator[None]:
-    """A device that runs out of memory fails the request, not the session."""
+def within_memory(failure: RecapError | None = None) -> Iterator[None]:
+    """A device that runs out of memory fails the request, not the session; or as `failure` says."""
     try:
         yield
     except RuntimeError as error:
         if not ran_out(error):
             raise
-        raise RequestError(
+        raise failure or RequestError(
             "the device ran out of memory; use fewer or smaller pictures, or a shorter prompt"
         ) from error

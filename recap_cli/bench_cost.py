@@ -89,13 +89,13 @@ def cost(
 
     recap bench cost --random-weights qwen2.5-vl-7b --device cuda --dtype bfloat16
     """
-    sessions.import_libraries()
-    from engine.bench.cost import CostOptions, cost_points  # noqa: PLC0415
-
     if random_weights is not None and options.is_typed(context, "model"):
         raise UsageError("-m and --random-weights exclude each other")
     check_output(output)
     shares = _shares(acceptance)
+    sessions.import_libraries()
+    from engine.bench.cost import CostOptions, cost_points  # noqa: PLC0415
+
     wanted = CostOptions(
         _numbers("--sizes", sizes, int), _numbers("--contexts", contexts, int), repeats
     )

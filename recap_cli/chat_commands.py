@@ -73,7 +73,7 @@ def run(talk: Talk, typed: Instruction) -> None:
 
 def show_queued(display: Display, added: Iterable[Queued]) -> None:
     """Show pictures that wait for the next message."""
-    display.confirm(pictures_table(map(_queued, added)))
+    display.remark(pictures_table(map(_queued, added)))
 
 
 def load(talk: Talk, path: Path, transcript: "Transcript | None" = None) -> None:
@@ -107,19 +107,19 @@ def _images(talk: Talk, _: str) -> None:
 def _clear(talk: Talk, _: str) -> None:
     talk.conversation.clear()
     talk.queued.clear()
-    talk.display.confirm("the conversation begins anew")
+    talk.display.remark("the conversation begins anew")
 
 
 def _undo(talk: Talk, _: str) -> None:
     if talk.queued:
         names = ", ".join(one.picture.source for one in talk.queued)
         talk.queued.clear()
-        talk.display.confirm(f"not queued any more: {names}")
+        talk.display.remark(f"not queued any more: {names}")
         return
     last = talk.undo()
     if last is None:
         raise UsageError("nothing was said yet")
-    talk.display.confirm(f"taken back: {_short(last.question.text)}")
+    talk.display.remark(f"taken back: {_short(last.question.text)}")
 
 
 def _system(talk: Talk, argument: str) -> None:
@@ -157,7 +157,7 @@ def _tokens(talk: Talk, _: str) -> None:
 
 def _save(talk: Talk, argument: str) -> None:
     path = talk.save(_file(argument))
-    talk.display.confirm(f"saved {_turns(talk.conversation.exchanges)} to {path}")
+    talk.display.remark(f"saved {_turns(talk.conversation.exchanges)} to {path}")
 
 
 def _load(talk: Talk, argument: str) -> None:

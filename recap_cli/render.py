@@ -91,8 +91,8 @@ class Display:
         """
         if self.animated and local:
             self._wait(f"loading {model} ...")
-        elif not self._view.quiet:
-            self.say(f"loading {model} ...")
+        else:
+            self.remark(f"loading {model} ...")
 
     def reading(self, event: Encoded) -> None:
         """Say what the model is reading; on a terminal only, it is soon over."""
@@ -105,24 +105,22 @@ class Display:
         if self._view.text:
             self._write(event.rendered)
             self._end_text()
-        if not self._view.quiet:
-            text, context = event.prompt_tokens - event.image_tokens, event.context_length
-            counts = f"{text} text + {event.image_tokens} image + {event.answer_tokens} answer"
-            self.say(f"{counts} tokens" + ("" if context is None else f" of {context}"))
+        text, context = event.prompt_tokens - event.image_tokens, event.context_length
+        counts = f"{text} text + {event.image_tokens} image + {event.answer_tokens} answer"
+        self.remark(f"{counts} tokens" + ("" if context is None else f" of {context}"))
 
     def notice(self, message: str) -> None:
         """One line that the user should read."""
-        if not self._view.quiet:
-            self.say(f"note: {message}")
+        self.remark(f"note: {message}")
 
-    def confirm(self, done: RenderableType) -> None:
-        """What a command did: a line, or more."""
+    def remark(self, remark: RenderableType) -> None:
+        """A line, or more, that `--quiet` leaves out, such as what a command did."""
         if self._view.quiet:
             return
-        if isinstance(done, str):
-            self.say(done)
+        if isinstance(remark, str):
+            self.say(remark)
         else:
-            self.show(done)
+            self.show(remark)
 
     def say(self, message: str) -> None:
         """One line that the user gets in any case."""

@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from engine.compiled import require_compiler
-from engine.device_memory import ran_out
+from engine.device_memory import within_memory
 from engine.errors import ModelError, UsageError
 from engine.loading import Device, Dtype, load_model
 from engine.logits import predict
@@ -164,16 +164,13 @@ def time_passes(subject: Subject, options: CostOptions) -> Iterator[PassTime]:
     vocabulary = sorted(set(range(size)) - subject.avoid)
     trees = {tokens: _tree(rng.choices(vocabulary, k=tokens)) for tokens in options.sizes}
     for context in options.contexts:
-        try:
+        failure = ModelError(
+            f"the device ran out of memory behind {context} tokens; name shorter contexts, or "
+            "a smaller model"
+        )
+        with within_memory(failure):
             _fill(target, rng.choices(vocabulary, k=context), room=options.sizes[-1])
             yield from _rounds(target, trees, context, options.repeats, rng)
-        except RuntimeError as error:
-            if not ran_out(error):
-                raise
-            raise ModelError(
-                f"the device ran out of memory behind {context} tokens; name shorter contexts, or "
-                "a smaller model"
-            ) from error
 
 
 def cost_points(times: Iterable[PassTime]) -> list[CostPoint]:

@@ -260,8 +260,7 @@ class RecapDrafter:
         shares, steps = self._calibration.shares[kind], Calibration.STEPS
         for token, stated in fused.items():
             claim = stated if stated < 1.0 else 1.0  # garbage may state more
-            survival = claim * shares[int(claim * steps)]
-            survival = min(survival, 1.0)
+            survival = min(claim * shares[int(claim * steps)], 1.0)
             if survival > least and token not in self._placeholders:
                 likely.append((survival, token, kind, claim))
         likely.sort(reverse=True)

@@ -107,8 +107,9 @@ had the same first choice. The longer, the surer is what it foresees."""
 
 def kept(row: Prediction, before: Kept | None) -> Kept:
     """What a key holds after a new prediction; `before` is what it held."""
-    steady = before is not None and before[0].ids[0] == row.ids[0]
-    return row, before[1] + 1 if before is not None and steady else 1
+    if before is not None and before[0].ids[0] == row.ids[0]:
+        return row, before[1] + 1
+    return row, 1
 
 
 class ContextualMemory:
