@@ -51,7 +51,7 @@ def tree_attention(
         key, value: [1, kv heads, T or more, head dim]; heads is a multiple of kv heads.
         attention_mask: [1, 1, heads a kv head * n, T], added to the scaled products, all queries of
             the first of these heads first; or one row for all. None, or boolean, outside decode
-            passes.
+            passes. With compiled passes on a CPU as `engine.kernels.by_key` has it.
         scaling: factor of the products; None is 1 / sqrt(head dim).
         softcap: c in c * tanh(product / c), which bounds the scaled products; None does not.
 
@@ -60,6 +60,9 @@ def tree_attention(
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     additive = attention_mask is not None and attention_mask.dtype != torch.bool
+    if attention_mask is not None and attention_mask.shape[1] > 1:
+        by_key = torch.ops.recap.attend_by_key
+        return by_key(query, key, value, attention_mask, scale, softcap), None
     if additive and query.shape[0] == 1:
         return torch.ops.recap.attend(query, key, value, attention_mask, scale, softcap), None
     if softcap is not None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,17 +19,18 @@ from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from engine import kernels
 from engine.device_memory import ran_out
-from engine.errors import ModelError, UsageError
+from engine.errors import UncompilableModel, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
 from engine.packing import SharedProducts
-from engine.passes import USUAL, Forward, PassShapes
+from engine.passes import Forward, PassShapes
 
 CAPTURED = PassShapes(nodes=(2, 8, 16, 32, 64), extent=512)
 """Shapes of passes that are captured: each costs a capture and the memory of its activations."""
 
-ONE_FORM = PassShapes(extent=USUAL.extent, least=2)
+ONE_FORM = PassShapes(least=2)
 """Of compiled passes: one node would be a form of its own, as long to compile again for at most a
 few percent of a plain step, and with other roundings than trees have."""
 
@@ -37,10 +39,6 @@ CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 
 WARM_UPS = 2
 """Passes before a capture, in which libraries and allocator settle."""
-
-
-class UncompilableModel(ModelError):
-    """The compiler does not take a model's forward."""
 
 
 def pass_shapes(device: torch.device) -> PassShapes:
@@ -63,10 +61,27 @@ def require_compiler(device: torch.device) -> None:
 
 
 def compiled(forward: Forward, device: torch.device) -> Forward:
-    """What computes the same as `forward`, faster; its first calls compile."""
+    """What computes the same as `forward`, faster; its first calls compile.
+
+    Raises:
+        UncompilableModel: it cannot be done.
+    """
     _keep_on_disk()
-    faster = CompiledForward(forward)
-    return CapturedForward(faster) if device.type == "cuda" else faster
+    if device.type == "cuda":
+        return CapturedForward(CompiledForward(forward))
+    kernels.load()
+    return CompiledForward(partial(_with_kernels, forward))
+
+
+def _with_kernels(
+    forward: Forward, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
+) -> Tensor:
+    """`forward` with masks as our operators take them, turned once for all layers."""
+    if isinstance(masks, dict):
+        turned: Masks = {kind: kernels.by_key(mask) for kind, mask in masks.items()}
+    else:
+        turned = kernels.by_key(masks)
+    return forward(ids, positions, turned, cache)
 
 
 def _keep_on_disk() -> None:

@@ -3,7 +3,8 @@
 RecapError                 message = one line: what is wrong, and the way out
 ├── UsageError             the caller asked for something that cannot be (exit code 2)
 ├── ModelError             a model that cannot be found, loaded or used here (exit code 1)
-│   └── UnsupportedModel   a family that cannot verify a draft tree, or that we do not know
+│   ├── UnsupportedModel   a family that cannot verify a draft tree, or that we do not know
+│   └── UncompilableModel  passes that a compiler does not take; they run as they are
 ├── RequestError           this request cannot be answered; others can (exit code 1)
 │   ├── ImageError         a picture that cannot be opened, decoded or taken by the model
 │   ├── PromptError        a prompt or conversation that the model's template cannot take
@@ -29,6 +30,10 @@ class ModelError(RecapError):
 
 class UnsupportedModel(ModelError):
     """A model family that cannot verify a draft tree, or that is not known."""
+
+
+class UncompilableModel(ModelError):
+    """A compiler does not take a model's passes, or cannot build what they need."""
 
 
 class RequestError(RecapError):

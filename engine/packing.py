@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
@@ -136,8 +136,19 @@ def unpacked(model: Any) -> Iterator[None]:
             model.set_submodule(name, layer)
 
 
+def hand_over(model: Any) -> None:
+    """Prepare packed layers for being compiled; the operators of `engine.kernels` are there."""
+    for layer in model.modules():
+        if isinstance(layer, PackedLinear):
+            layer.weights.hand_over()
+
+
 class PackedWeights:
-    """The weights of some linear layers on the same input, in one matrix."""
+    """The weights of some linear layers on the same input, in one matrix.
+
+    Attributes:
+        key: by which `recap::packed_linear` knows them; None where they were not handed over.
+    """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         """`layers`: all with a bias or all without."""
@@ -151,8 +162,7 @@ class PackedWeights:
         self._lonely = whole.dtype == torch.bfloat16 and self._differs_alone(whole.shape[1])
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
-        self.key = next(_KEYS)
-        _WEIGHTS[self.key] = self
+        self.key: int | None = None
 
     def product(self, rows: Tensor) -> Tensor:
         """[..., all features] of [..., in features]."""
@@ -181,6 +191,13 @@ class PackedWeights:
             )
         return _LONELY[shape]
 
+    def hand_over(self) -> None:
+        """Let `recap::packed_linear` have the weights as long as these live."""
+        if self.key is None:
+            self.key = next(_KEYS)
+            torch.ops.recap.hold(self.key, self._packed, self._bias)
+            finalize(self, torch.ops.recap.release, self.key).atexit = False
+
     def part(self, i: int, rows: Tensor) -> Tensor:
         """What layer i makes of these rows; computed when the first of the layers asks."""
         if len(self.sizes) == 1:
@@ -198,13 +215,14 @@ class PackedLinear(nn.Module):
     """A linear layer, [..., in features] to [..., out features].
 
     Attributes:
+        weights: its own and those of the layers on the same input.
         parameters_packed: how many of the model's parameters are in here and nowhere else.
     """
 
     def __init__(self, layer: nn.Linear, weights: PackedWeights, i: int, *, spare: bool) -> None:
         """`i`: the layer's place among those of `weights`; `spare`: keep it, as `original`."""
         super().__init__()
-        self._weights, self._i = weights, i
+        self.weights, self._i = weights, i
         self._spare = (layer,) if spare else None  # in a tuple it is no submodule
         self.parameters_packed = sum(weight.numel() for weight in layer.parameters())
 
@@ -216,7 +234,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """The product, plus bias."""
-        weights = self._weights
+        weights = self.weights
         if not torch.compiler.is_compiling():
             return weights.part(self._i, rows)
         # `SharedProducts` leaves one of these calls to the layers of a group.
@@ -256,19 +274,3 @@ class SharedProducts(CustomGraphPass):
 _LONELY: dict[tuple[int, int, int], bool] = {}
 """By shape of the weights and number of threads, whether lone rows need company."""
 _KEYS = count()
-_WEIGHTS: "WeakValueDictionary[int, PackedWeights]" = WeakValueDictionary()
-
-
-def _packed_linear(rows: Tensor, key: int, _: int) -> Tensor:
-    return _WEIGHTS[key].product(rows)
-
-
-# An operator of its own: a compiler cannot see a packed weight as a tensor.
-_LIBRARY: Any = torch.library.Library("recap", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("packed_linear(Tensor rows, int key, int out_features) -> Tensor")
-_LIBRARY.impl("packed_linear", _packed_linear, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "recap::packed_linear",
-    lambda rows, _, out_features: rows.new_empty((*rows.shape[:-1], out_features)),
-    lib=_LIBRARY,
-)

@@ -7,7 +7,7 @@ logits nobody reads. Decides nothing; knows neither prompts nor pictures.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from engine.attention import evenly_summed, place_in_sum
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
-from engine.packing import keeps_bits
 from engine.tree import LANES, DraftTree, places
 
 
@@ -29,11 +28,14 @@ class PassShapes:
             the last. None at all: trees stay as they are.
         extent: the number of keys is padded to a multiple of this.
         least: a smaller tree is padded to this many nodes.
+        lanes: keys of a tree stand in lanes (`engine.tree.places`), for a node's sums to have the
+            terms, in the places, that they have without its neighbours.
     """
 
     nodes: tuple[int, ...] = ()
     extent: int = 1
     least: int = 1
+    lanes: int = 1
 
     def padded(self, n: int) -> int:
         """Nodes that a pass over a tree of n nodes computes."""
@@ -50,6 +52,9 @@ class PassShapes:
 USUAL = PassShapes(extent=32)
 """Trees as they are. Keys in whole vectors: attention on a CPU then gives a node the same bits
 whatever the size of its tree (PyTorch 2.13, x86)."""
+
+BIT_BY_BIT = replace(USUAL, lanes=LANES)
+"""The same where products keep a row's bits, too."""
 
 SPARE = 1
 """Slots that no pass reads: a forward that was compiled for keys in part of a buffer is compiled
@@ -111,8 +116,6 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
-        # Where products depend on a row's neighbours, places save nothing.
-        self._lanes = LANES if keeps_bits(model) else 1
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
@@ -126,9 +129,9 @@ class VerifyPasses:
         """
         n, start = len(tree), cache.length
         tree = _padded(tree, self.shapes.padded(n))
-        self.places = places(tree.parents, self._lanes)
+        self.places = places(tree.parents, self.shapes.lanes)
         keys = self.shapes.keys(start + max(self.places) + 1)
-        if self._lanes > 1:
+        if self.shapes.lanes > 1:
             keys = evenly_summed(keys)
         cache.reserve(keys - start + SPARE)
         ids, positions, slots = self._write(tree, position, start)
@@ -147,7 +150,7 @@ class VerifyPasses:
         Args:
             start: how many tokens were committed before that tree.
         """
-        if self._lanes == 1:
+        if self.shapes.lanes == 1:
             return path
         for depth, node in enumerate(path):
             if place_in_sum(start + self.places[node]) != place_in_sum(start + depth):

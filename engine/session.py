@@ -11,14 +11,14 @@ from typing import Self
 
 from PIL import Image
 
-from engine.compiled import UncompilableModel, require_compiler
+from engine.compiled import require_compiler
 from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
 from engine.device_memory import within_memory
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
 from engine.drafters.registry import METHODS, Method
-from engine.errors import RequestError, UsageError
+from engine.errors import RequestError, UncompilableModel, UsageError
 from engine.events import Committed, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict

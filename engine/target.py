@@ -12,8 +12,15 @@ from torch import Tensor, nn
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
-from engine.packing import SAME_ROWS, keeps_bits
-from engine.passes import USUAL, LanguagePart, PassShapes, VerifyPasses, cache_argument
+from engine.packing import SAME_ROWS, hand_over, keeps_bits
+from engine.passes import (
+    BIT_BY_BIT,
+    USUAL,
+    LanguagePart,
+    PassShapes,
+    VerifyPasses,
+    cache_argument,
+)
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
 from engine.tree import DraftTree
@@ -28,15 +35,18 @@ class Target:
     Between calls the cache holds every committed token but the last, which is the next tree's root.
     """
 
-    def __init__(self, model: Any, family: Family, shapes: PassShapes = USUAL) -> None:
+    def __init__(self, model: Any, family: Family, shapes: PassShapes | None = None) -> None:
         """`model`: a transformers model for causal or image-text-to-text generation, in eval mode,
-        loaded with the attention of `engine.attention`. `shapes`: of verify passes."""
+        loaded with the attention of `engine.attention`. `shapes`: of verify passes; None is for
+        the bits of half precision where the model's products keep them, too."""
         self.model = model
         # Where a prompt enters; layers may be elsewhere, and move what they get themselves.
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._mrope = family.rope == "mrope"
         self._cache_name = cache_argument(model)
         self._text = LanguagePart(model)
+        if shapes is None:
+            shapes = BIT_BY_BIT if keeps_bits(model) else USUAL
         self._passes = VerifyPasses(model, self._mrope, self._text, shapes)
         self._head: nn.Module = model.get_output_embeddings()
         self._layers: int = model.config.get_text_config().num_hidden_layers
@@ -94,6 +104,7 @@ class Target:
         cache.keep(range(WARM_UP_TOKENS))
         self._passes.run(DraftTree([0]), cache, 0)  # which allocates the cache
         forward = compiled(self._text, self.device)
+        hand_over(self.model)
         passes = VerifyPasses(self.model, self._mrope, forward, pass_shapes(self.device))
         tree = DraftTree([0])
         for _ in range(WARM_UP_NODES - 1):

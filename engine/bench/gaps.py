@@ -13,9 +13,8 @@ from torch import Tensor
 from engine.bench.conversations import Conversations
 from engine.bench.document import PLAIN, Difference, Record
 from engine.bench.protocol import Plan
-from engine.compiled import UncompilableModel
 from engine.device_memory import within_memory
-from engine.errors import RequestError
+from engine.errors import RequestError, UncompilableModel
 from engine.loading import LoadedModel
 from engine.logits import GreedyRules
 from engine.session import Request

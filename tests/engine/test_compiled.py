@@ -12,17 +12,18 @@ import torch
 from platformdirs import user_cache_path
 from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig
 
 from engine import compiled
 from engine.attention import NAME as TREE_ATTENTION
-from engine.compiled import CapturedForward, UncompilableModel, require_compiler
-from engine.errors import UsageError
+from engine.compiled import CapturedForward, require_compiler
+from engine.errors import UncompilableModel, UsageError
 from engine.events import Committed, Encoded, Finished, Notice
 from engine.families import FAMILIES
 from engine.kv_cache import TreeCache
 from engine.loading import load_model
-from engine.packing import PackedWeights, fast_bfloat16, pack
+from engine.packing import fast_bfloat16, pack
 from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
@@ -41,14 +42,6 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compiling as always, but for the slow part: the traced graph runs as it is."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.fixture
 def inductor() -> Iterator[None]:
     """Compiling with all that belongs to it, where there is a compiler."""
     try:
@@ -57,6 +50,12 @@ def inductor() -> Iterator[None]:
         pytest.skip(str(error))
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def traced_only(inductor: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling as always, but for the slow part: the traced graph runs as it is."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
 def check_equal(target: Target, reference: Target, prompt: EncodedPrompt, vocab: int) -> None:
@@ -97,17 +96,7 @@ def test_inductor_s_code_computes_the_same(zoo: Zoo) -> None:
 @pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
 @pytest.mark.usefixtures("inductor")
-def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    product = PackedWeights.product
-
-    def counted(self: PackedWeights, rows: Tensor) -> Tensor:
-        calls.append(rows.shape[-2])
-        return product(self, rows)
-
-    monkeypatch.setattr(PackedWeights, "product", counted)
+def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(zoo: Zoo) -> None:
     loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
     target, reference = (Target(loaded.model, loaded.family) for _ in range(2))
     target.compile()
@@ -116,9 +105,10 @@ def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(
         prompt, tree = loaded.encoder.encode(messages), tree_of(10, 90)
         for each in (target, reference):
             each.prefill(prompt, room=16)
-        calls.clear()
-        together = target.verify(tree)
-        assert calls == [len(tree)] * (4 * layers + 1)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+            together = target.verify(tree)
+        calls = [it for it in profiled.events() or () if it.name == "recap::packed_linear"]
+        assert [call.input_shapes[0][-2] for call in calls] == [len(tree)] * (4 * layers + 1)
         scale = float(together.abs().max())
         torch.testing.assert_close(together, reference.verify(tree), rtol=0, atol=0.05 * scale)
         assert torch.equal(target.verify(DraftTree([10]))[0], together[0])

@@ -26,6 +26,7 @@ LAYERS = (
         "kv_cache",
         "masks",
         "packing",
+        "kernels",
         "attention",
         "logits",
         "processors",

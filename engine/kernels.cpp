@@ -1,0 +1,325 @@
+// Operators of compiled passes on a CPU; `engine/kernels.py` builds them and says what they are.
+//
+// Vectors and threads are PyTorch's (at::vec, at::parallel_for): AVX2, AVX-512, NEON, SVE or none.
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+
+namespace {
+
+// ---- attention -------------------------------------------------------------------------------
+//
+// A lane of a vector is a query. What a query gets is one sum after another over dims, then over
+// keys in their order, so that it does not depend, bit by bit, on how many others there are, nor
+// on keys that it does not see: those add zeros.
+
+using Lanes = at::vec::Vectorized<float>;
+constexpr int64_t kLanes = Lanes::size();
+constexpr int kKeys = 8;   // sums that are made at once, as many as hide a multiplication's latency
+constexpr int kDims = 16;
+constexpr int64_t kTile = 32;  // keys that are widened at once, to stay in the innermost cache
+
+// `count` rows of numbers as floats, and the stride of these; floats are taken where they are.
+template <typename T>
+std::pair<const float*, int64_t> widened(
+    const T* from, int64_t stride, int64_t count, int64_t dims, float* room) {
+  if constexpr (std::is_same_v<T, float>) {
+    return {from, stride};
+  } else {
+    using Narrow = at::vec::Vectorized<T>;
+    for (int64_t row = 0; row < count; ++row) {
+      const T* source = from + row * stride;
+      float* target = room + row * dims;
+      int64_t d = 0;
+      for (; d + Narrow::size() <= dims; d += Narrow::size()) {
+        auto [low, high] = at::vec::convert_to_float<T>(Narrow::loadu(source + d));
+        low.store(target + d);
+        high.store(target + d + kLanes);
+      }
+      for (; d < dims; ++d) {
+        target[d] = static_cast<float>(source[d]);
+      }
+    }
+    return {room, dims};
+  }
+}
+
+// products[N][lanes] of queries [dims][lanes] and N keys.
+template <int N>
+void multiply(const float* queries, const float* keys, int64_t stride, int64_t dims,
+              float* products) {
+  Lanes sums[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) sums[i] = Lanes(0.f);
+  for (int64_t d = 0; d < dims; ++d) {
+    const Lanes query = Lanes::loadu(queries + d * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) {
+      sums[i] = at::vec::fmadd(query, Lanes(keys[i * stride + d]), sums[i]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) sums[i].store(products + i * kLanes);
+}
+
+// Adds `count` values, N dims of each, to sums[N][lanes], by weights[count][lanes].
+template <int N>
+void accumulate(const float* weights, const float* values, int64_t stride, int64_t count,
+                float* sums) {
+  Lanes held[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) held[i] = Lanes::loadu(sums + i * kLanes);
+  for (int64_t key = 0; key < count; ++key) {
+    const Lanes weight = Lanes::loadu(weights + key * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) {
+      held[i] = at::vec::fmadd(weight, Lanes(values[key * stride + i]), held[i]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) held[i].store(sums + i * kLanes);
+}
+
+template <typename T>
+struct Head {  // of keys and values
+  const T* keys;
+  const T* values;
+  int64_t key_stride, value_stride;
+  int64_t length, key_dims, value_dims;
+};
+
+struct Room {  // of a thread
+  float* queries;   // [key dims][lanes]
+  float* weights;   // [length][lanes]
+  float* wide;      // [tile][dims]
+  float* sums;      // [value dims][lanes]
+};
+
+// What the queries in `room` get, into room.sums.
+template <typename T>
+void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
+            std::optional<double> softcap, const Room& room) {
+  Lanes most(-std::numeric_limits<float>::infinity());
+  for (int64_t first = 0; first < head.length; first += kTile) {
+    const int64_t count = std::min(kTile, head.length - first);
+    const auto [keys, stride] =
+        widened(head.keys + first * head.key_stride, head.key_stride, count, head.key_dims, room.wide);
+    float* products = room.weights + first * kLanes;
+    int64_t key = 0;
+    for (; key + kKeys <= count; key += kKeys) {
+      multiply<kKeys>(room.queries, keys + key * stride, stride, head.key_dims,
+                      products + key * kLanes);
+    }
+    for (; key < count; ++key) {
+      multiply<1>(room.queries, keys + key * stride, stride, head.key_dims, products + key * kLanes);
+    }
+    for (key = 0; key < count; ++key) {
+      Lanes product = Lanes::loadu(products + key * kLanes);
+      if (softcap) {
+        const float cap = static_cast<float>(*softcap);
+        product = Lanes(cap) * (product / Lanes(cap)).tanh();
+      }
+      product = product + Lanes::loadu(mask + (first + key) * mask_stride);
+      product.store(products + key * kLanes);
+      most = at::vec::maximum(most, product);
+    }
+  }
+  Lanes total(0.f);
+  for (int64_t key = 0; key < head.length; ++key) {
+    float* weight = room.weights + key * kLanes;
+    const Lanes exponential = (Lanes::loadu(weight) - most).exp();
+    exponential.store(weight);
+    total = total + exponential;
+  }
+  std::fill_n(room.sums, head.value_dims * kLanes, 0.f);
+  for (int64_t first = 0; first < head.length; first += kTile) {
+    const int64_t count = std::min(kTile, head.length - first);
+    const auto [values, stride] = widened(head.values + first * head.value_stride,
+                                          head.value_stride, count, head.value_dims, room.wide);
+    const float* weights = room.weights + first * kLanes;
+    int64_t d = 0;
+    for (; d + kDims <= head.value_dims; d += kDims) {
+      accumulate<kDims>(weights, values + d, stride, count, room.sums + d * kLanes);
+    }
+    for (; d < head.value_dims; ++d) {
+      accumulate<1>(weights, values + d, stride, count, room.sums + d * kLanes);
+    }
+  }
+  for (int64_t d = 0; d < head.value_dims; ++d) {
+    (Lanes::loadu(room.sums + d * kLanes) / total).store(room.sums + d * kLanes);
+  }
+}
+
+template <typename T>
+void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                const at::Tensor& mask, double scale, std::optional<double> softcap,
+                at::Tensor& output) {
+  const int64_t heads = query.size(1), n = query.size(2), dims = query.size(3);
+  const int64_t kv_heads = key.size(1), length = mask.size(1), value_dims = value.size(3);
+  const int64_t group = heads / kv_heads, rows = group * n;
+  const int64_t blocks = (rows + kLanes - 1) / kLanes;
+  const int64_t head_stride = query.stride(1), node_stride = query.stride(2);
+  const T* queries = query.const_data_ptr<T>();
+  const T* keys = key.const_data_ptr<T>();
+  const T* values = value.const_data_ptr<T>();
+  const float* masks = mask.const_data_ptr<float>();
+  T* outputs = output.mutable_data_ptr<T>();
+  // Row r of a key-value head is node r % n of its query head r / n.
+  at::parallel_for(0, kv_heads * blocks, 1, [&](int64_t begin, int64_t end) {
+    const int64_t wide = kTile * std::max(dims, value_dims);
+    const std::unique_ptr<float[]> all(
+        new float[(dims + length + value_dims) * kLanes + wide]);
+    Room room;
+    room.queries = all.get();
+    room.weights = room.queries + dims * kLanes;
+    room.sums = room.weights + length * kLanes;
+    room.wide = room.sums + value_dims * kLanes;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t head = task / blocks, first = task % blocks * kLanes;
+      const int64_t count = std::min(kLanes, rows - first);
+      std::fill_n(room.queries, dims * kLanes, 0.f);
+      for (int64_t lane = 0; lane < count; ++lane) {
+        const int64_t row = first + lane;
+        const T* source =
+            queries + (head * group + row / n) * head_stride + row % n * node_stride;
+        for (int64_t d = 0; d < dims; ++d) {
+          room.queries[d * kLanes + lane] = static_cast<float>(source[d]) * static_cast<float>(scale);
+        }
+      }
+      const Head<T> of{keys + head * key.stride(1), values + head * value.stride(1),
+                       key.stride(2),  value.stride(2), length, dims, value_dims};
+      attend(of, masks + first, mask.stride(1), softcap, room);
+      for (int64_t lane = 0; lane < count; ++lane) {
+        const int64_t row = first + lane;
+        T* target = outputs + (row % n * heads + head * group + row / n) * value_dims;
+        for (int64_t d = 0; d < value_dims; ++d) {
+          target[d] = static_cast<T>(room.sums[d * kLanes + lane]);
+        }
+      }
+    }
+  });
+}
+
+at::Tensor attend_by_key(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const at::Tensor& mask, double scale, std::optional<double> softcap) {
+  const int64_t rows = query.size(1) / key.size(1) * query.size(2);
+  TORCH_CHECK(mask.scalar_type() == at::kFloat && mask.stride(3) == 1);
+  TORCH_CHECK(mask.size(3) >= (rows + kLanes - 1) / kLanes * kLanes);
+  TORCH_CHECK(query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1);
+  TORCH_CHECK(key.size(2) >= mask.size(1) && value.size(2) >= mask.size(1));
+  at::Tensor output =
+      at::empty({1, query.size(2), query.size(1), value.size(3)}, query.options());
+  AT_DISPATCH_SWITCH(
+      query.scalar_type(), "attend_by_key",
+      AT_DISPATCH_CASE(at::kFloat, [&] {
+        attend_all<scalar_t>(query, key, value, mask, scale, softcap, output);
+      })
+      AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES([&] {
+        attend_all<scalar_t>(query, key, value, mask, scale, softcap, output);
+      }));
+  return output;
+}
+
+// ---- the cache -------------------------------------------------------------------------------
+
+void write_one(const at::Tensor& buffer, int64_t row, const int64_t* slots,
+               const at::Tensor& states) {
+  TORCH_CHECK(buffer.stride(4) == 1 && states.stride(3) == 1);
+  TORCH_CHECK(buffer.scalar_type() == states.scalar_type());
+  const int64_t size = states.element_size(), bytes = states.size(3) * size;
+  char* target = static_cast<char*>(buffer.mutable_data_ptr()) + row * buffer.stride(0) * size;
+  const char* source = static_cast<const char*>(states.const_data_ptr());
+  for (int64_t head = 0; head < states.size(1); ++head) {
+    for (int64_t i = 0; i < states.size(2); ++i) {
+      TORCH_CHECK(slots[i] >= 0 && slots[i] < buffer.size(3));
+      std::memcpy(target + (head * buffer.stride(2) + slots[i] * buffer.stride(3)) * size,
+                  source + (head * states.stride(1) + i * states.stride(2)) * size, bytes);
+    }
+  }
+}
+
+void write_states(const at::Tensor& keys, const at::Tensor& values, int64_t keys_row, int64_t values_row,
+                  const at::Tensor& slots, const at::Tensor& key_states, const at::Tensor& value_states) {
+  const at::Tensor at = slots.contiguous();
+  write_one(keys, keys_row, at.const_data_ptr<int64_t>(), key_states);
+  write_one(values, values_row, at.const_data_ptr<int64_t>(), value_states);
+}
+
+// ---- packed linear layers --------------------------------------------------------------------
+//
+// A compiler cannot see a packed weight as a tensor, so that a number stands for it.
+
+struct Packed {
+  at::Tensor weights;
+  std::optional<at::Tensor> bias;
+};
+
+std::mutex& lock() {
+  static std::mutex it;
+  return it;
+}
+
+std::unordered_map<int64_t, Packed>& held() {
+  static auto* all = new std::unordered_map<int64_t, Packed>();  // outlives what runs at exit
+  return *all;
+}
+
+void hold(int64_t key, const at::Tensor& weights, const std::optional<at::Tensor>& bias) {
+  const std::lock_guard guard(lock());
+  held()[key] = {weights, bias};
+}
+
+void release(int64_t key) {
+  const std::lock_guard guard(lock());
+  held().erase(key);
+}
+
+at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_features*/) {
+  using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                             std::string_view, c10::List<std::optional<at::Scalar>>,
+                             std::optional<std::string_view>);
+  static const auto product = c10::Dispatcher::singleton()
+                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                                  .typed<Product>();
+  Packed packed;
+  {
+    const std::lock_guard guard(lock());
+    packed = held().at(key);
+  }
+  return product.call(rows, packed.weights, packed.bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(recap, library) {
+  library.def(
+      "attend_by_key(Tensor query, Tensor key, Tensor value, Tensor mask, float scale,"
+      " float? softcap) -> Tensor");
+  library.def("hold(int key, Tensor weights, Tensor? bias) -> ()");
+  library.def("release(int key) -> ()");
+  library.def("packed_linear(Tensor rows, int key, int out_features) -> Tensor");
+  library.impl("hold", c10::DispatchKey::CompositeExplicitAutograd, &hold);
+  library.impl("release", c10::DispatchKey::CompositeExplicitAutograd, &release);
+}
+
+TORCH_LIBRARY_IMPL(recap, CPU, library) {
+  library.impl("attend_by_key", &attend_by_key);
+  library.impl("packed_linear", &packed_linear);
+  library.impl("write", &write_states);
+}
