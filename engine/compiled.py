@@ -70,13 +70,16 @@ def compiled(forward: Forward, device: torch.device) -> Forward:
     if device.type == "cuda":
         return CapturedForward(CompiledForward(forward))
     kernels.load()
-    return CompiledForward(partial(_with_kernels, forward))
+    return partial(_with_kernels, CompiledForward(forward))
 
 
 def _with_kernels(
     forward: Forward, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
 ) -> Tensor:
-    """`forward` with masks as our operators take them, turned once for all layers."""
+    """`forward` with masks as our operators take them.
+
+    They are turned once for all layers; a compiler would do it for each.
+    """
     if isinstance(masks, dict):
         turned: Masks = {kind: kernels.by_key(mask) for kind, mask in masks.items()}
     else:
@@ -117,14 +120,14 @@ class CompiledForward:
         """
         assert cache.slots is not None, "compiled passes are told where they write"
         for mask in _each(masks):
-            _varies(mask, 3)
+            for dim in (1, 2, 3):
+                if mask.shape[dim] > 1:
+                    _varies(mask, dim)
         for buffer in cache.buffers:
             _varies(buffer, 3)
         _varies(ids, 1)
         _varies(positions, positions.ndim - 1)
         _varies(cache.slots, 0)
-        for mask in _each(masks):
-            _varies(mask, 2)
         try:
             return self._forward(ids, positions, masks, cache)
         except TorchDynamoException as error:
