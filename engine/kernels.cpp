@@ -23,6 +23,11 @@
 
 namespace {
 
+// With the numbers of a head side by side.
+at::Tensor dense(const at::Tensor& states) {
+  return states.stride(3) == 1 ? states : states.contiguous();
+}
+
 // ---- attention -------------------------------------------------------------------------------
 //
 // A lane of a vector is a query. What a query gets is one sum after another over dims, then over
@@ -216,12 +221,13 @@ void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   });
 }
 
-at::Tensor attend_by_key(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+at::Tensor attend_by_key(const at::Tensor& given, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& mask, double scale, std::optional<double> softcap) {
+  const at::Tensor query = dense(given);
   const int64_t rows = query.size(1) / key.size(1) * query.size(2);
   TORCH_CHECK(mask.scalar_type() == at::kFloat && mask.stride(3) == 1);
   TORCH_CHECK(mask.size(3) >= (rows + kLanes - 1) / kLanes * kLanes);
-  TORCH_CHECK(query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1);
+  TORCH_CHECK(key.stride(3) == 1 && value.stride(3) == 1);
   TORCH_CHECK(key.size(2) >= mask.size(1) && value.size(2) >= mask.size(1));
   at::Tensor output =
       at::empty({1, query.size(2), query.size(1), value.size(3)}, query.options());
@@ -239,8 +245,9 @@ at::Tensor attend_by_key(const at::Tensor& query, const at::Tensor& key, const a
 // ---- the cache -------------------------------------------------------------------------------
 
 void write_one(const at::Tensor& buffer, int64_t row, const int64_t* slots,
-               const at::Tensor& states) {
-  TORCH_CHECK(buffer.stride(4) == 1 && states.stride(3) == 1);
+               const at::Tensor& given) {
+  const at::Tensor states = dense(given);
+  TORCH_CHECK(buffer.stride(4) == 1);
   TORCH_CHECK(buffer.scalar_type() == states.scalar_type());
   const int64_t size = states.element_size(), bytes = states.size(3) * size;
   char* target = static_cast<char*>(buffer.mutable_data_ptr()) + row * buffer.stride(0) * size;

@@ -72,7 +72,7 @@ def check_equal(target: Target, reference: Target, prompt: EncodedPrompt, vocab:
 
 
 @pytest.mark.usefixtures("traced_only")
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "qwen2_5_vl"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_is_compiled_in_one_piece_for_every_length(zoo: Zoo, family: str) -> None:
     loaded = zoo.loaded(family, torch.float32, None)
     vocab = loaded.model.config.get_text_config().vocab_size

@@ -98,12 +98,24 @@ def test_attention_is_the_textbook_s(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_query_has_the_same_bits_alone_and_among_others(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_a_query_has_the_same_bits_alone_and_among_others(
+    dtype: torch.dtype, softcap: float | None
+) -> None:
     query, key, value = states(6, 2, 40, 200, (64, 64), dtype)
-    together = attended(query, key, value, hidden(3, 40, 200))
+    together = attended(query, key, value, hidden(3, 40, 200), softcap)
     for n in (1, 2, 5, 6, 17):
         few = hidden(1, 40, 200)[:, :, :n].repeat(1, 1, 3, 1)
-        assert torch.equal(attended(query[:, :, :n], key, value, few), together[:, :n])
+        assert torch.equal(attended(query[:, :, :n], key, value, few, softcap), together[:, :n])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_queries_whose_numbers_are_not_side_by_side_are_taken_too(dtype: torch.dtype) -> None:
+    query, key, value = states(4, 2, 6, 30, (64, 64), dtype)
+    scattered = query.transpose(2, 3).contiguous().transpose(2, 3)
+    mask = hidden(2, 6, 30)
+    expected = attended(query, key, value, mask)
+    assert torch.equal(attended(scattered, key, value, mask), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -142,8 +154,9 @@ def test_a_pass_writes_where_its_slots_say(dtype: torch.dtype) -> None:
     cache = TreeCache(layers=2, capacity=0)
     cache.reserve(9)
     random = torch.Generator().manual_seed(0)
-    # Heads behind nodes, as layers have them.
-    first, second = torch.randn(2, 1, 4, 3, 6, generator=random).to(dtype).transpose(2, 3)
+    # Heads behind nodes, as layers have them; and in no order that a copy could follow.
+    first = torch.randn(1, 4, 3, 6, generator=random).to(dtype).transpose(1, 2)
+    second = torch.randn(1, 3, 6, 4, generator=random).to(dtype).transpose(2, 3)
     cache.slots = torch.tensor([5, 0, 7, 8])
     cache.update(second, first, 0)
     keys, values = cache.update(first, second, 1)
