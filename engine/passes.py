@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from engine.attention import evenly_summed, place_in_sum
 from engine.kv_cache import TreeCache
 from engine.masks import Masks, TreeMasks
+from engine.packing import SAME_ROWS
 from engine.tree import LANES, DraftTree, places
 
 
@@ -116,6 +117,7 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
+        self._lanes = 1
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
@@ -129,9 +131,11 @@ class VerifyPasses:
         """
         n, start = len(tree), cache.length
         tree = _padded(tree, self.shapes.padded(n))
-        self.places = places(tree.parents, self.shapes.lanes)
+        # In a larger pass products depend on a row's neighbours: places would save nothing.
+        self._lanes = self.shapes.lanes if len(tree) <= SAME_ROWS else 1
+        self.places = places(tree.parents, self._lanes)
         keys = self.shapes.keys(start + max(self.places) + 1)
-        if self.shapes.lanes > 1:
+        if self._lanes > 1:
             keys = evenly_summed(keys)
         cache.reserve(keys - start + SPARE)
         ids, positions, slots = self._write(tree, position, start)
@@ -150,7 +154,7 @@ class VerifyPasses:
         Args:
             start: how many tokens were committed before that tree.
         """
-        if self.shapes.lanes == 1:
+        if self._lanes == 1:
             return path
         for depth, node in enumerate(path):
             if place_in_sum(start + self.places[node]) != place_in_sum(start + depth):

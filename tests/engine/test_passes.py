@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from engine.families import FAMILIES
-from engine.passes import USUAL, PassShapes
+from engine.kv_cache import TreeCache
+from engine.packing import SAME_ROWS
+from engine.passes import BIT_BY_BIT, USUAL, PassShapes, VerifyPasses
 from engine.target import Target
+from engine.tree import LANES, DraftTree
 from tests.engine.test_target import check_sabotaged, tree_of
 from tests.zoo import ANSWER, Zoo, conversations
 
@@ -41,3 +44,20 @@ def test_nothing_of_the_padding_is_given_back(zoo: Zoo) -> None:
     logits = padded.verify(tree)
     assert padded.padded(len(tree)) == 16 > len(tree) == logits.shape[0]
     torch.testing.assert_close(logits, exact.verify(tree), rtol=0, atol=1e-4)
+
+
+def test_keys_stand_in_lanes_where_products_keep_a_row_s_bits_and_else_side_by_side(
+    zoo: Zoo,
+) -> None:
+    passes = VerifyPasses(
+        zoo.loaded("llama", torch.float32, None).model,
+        False,
+        lambda ids, *_: torch.empty(ids.shape[1], 1),
+        BIT_BY_BIT,
+    )
+    for children, last in ((SAME_ROWS - 1, (SAME_ROWS - 2) * LANES + 1), (SAME_ROWS, SAME_ROWS)):
+        tree = DraftTree([1])
+        for token in range(children):
+            tree.add(token, 0, 0, 0.5)
+        passes.run(tree, TreeCache(1, 0), 0)
+        assert passes.places[-1] == last
