@@ -16,6 +16,7 @@ import orjson
 from engine.errors import ImageError, TranscriptError
 from engine.events import FinishReason
 from engine.files import replace_file
+from engine.image_sources import printable_name
 from engine.images import ImageOptions, Picture, PictureSource, open_picture
 from engine.prompts import Message
 from engine.stats import DecodeStats
@@ -84,8 +85,6 @@ def save_transcript(path: Path, transcript: Transcript) -> None:
         with suppress(FileNotFoundError):
             _refuse_special(path)
         replace_file(path, content)
-    except TypeError as error:  # the name of a picture's file is no text
-        raise TranscriptError(f"cannot write the conversation to {path}: {error}") from error
     except OSError as error:
         raise TranscriptError(
             f"cannot write the conversation to {path}: {error.strerror or error}; "
@@ -210,18 +209,22 @@ def _written(transcript: Transcript, exchanges: Sequence[Mapping[str, object]]) 
 
 def _record(path: Path, exchange: Exchange) -> dict[str, object]:
     question = exchange.question
-    names = [source.name for source in question.sources]
-    if len(names) != len(question.images) or "-" in names:
+    sources = question.sources
+    if len(sources) != len(question.images) or any(source.name == "-" for source in sources):
         raise TranscriptError(
             f"cannot write the conversation to {path}: a picture in it came from no file"
         )
+    for source in sources:
+        if not source.is_text:
+            raise TranscriptError(
+                f"cannot write the conversation to {path}: the name of "
+                f"{printable_name(source.name)} is not UTF-8; rename the picture"
+            )
     return {
         "question": {
             "text": question.text,
             "template": question.template,
-            "pictures": [
-                {"source": source.name, "sha256": source.sha256} for source in question.sources
-            ],
+            "pictures": [{"source": source.name, "sha256": source.sha256} for source in sources],
         },
         "answer": exchange.answer,
         "token_ids": list(exchange.token_ids),

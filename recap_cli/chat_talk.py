@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import ContextError, RequestError, UsageError
+from engine.errors import ContextError, ImageError, RequestError, UsageError
 from engine.image_sources import printable_name
 from engine.images import ImageOptions, Picture
 from recap_cli import sessions
@@ -62,11 +62,17 @@ class Settings:
 
         Raises:
             UsageError: one is asked for on standard input.
-            ImageError: one cannot be opened.
+            ImageError: one cannot be opened, or not be named in `save`.
         """
         if STDIN in sources:
             raise UsageError("standard input holds the conversation, so it cannot hold a picture")
         pictures = open_pictures(sources, self.image_options, tell)
+        for picture in pictures:
+            if self.save and not picture.origin.is_text:
+                raise ImageError(
+                    f"{picture.source}: its name is not UTF-8, so that {self.save} could not hold "
+                    "it; rename the picture"
+                )
         if self.model == DEMO_MODEL:
             warn_of_other_pictures(pictures, tell)
         return pictures

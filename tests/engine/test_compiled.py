@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,8 @@ from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
 from engine.tree import DraftTree
-from tests.engine.test_target import tree_of
+from tests.engine.test_packing import bushy, chain
+from tests.engine.test_target import path_to, tree_of
 from tests.models import FLAGSHIPS, random_model, text_sizes
 from tests.zoo import Zoo, conversations
 
@@ -112,6 +114,25 @@ def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(zoo: Zoo)
         scale = float(together.abs().max())
         torch.testing.assert_close(together, reference.verify(tree), rtol=0, atol=0.05 * scale)
         assert torch.equal(target.verify(DraftTree([10]))[0], together[0])
+
+
+@pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
+@pytest.mark.usefixtures("inductor")
+@pytest.mark.parametrize("family", ["gemma2", "qwen2_5_vl"])
+def test_compiled_nodes_have_the_bits_that_they_would_have_without_other_branches(
+    zoo: Zoo, family: str
+) -> None:
+    loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
+    target, tree = Target(loaded.model, loaded.family), bushy(Random(0))
+    target.compile()
+    for messages in conversations(loaded.family.vision):
+        target.prefill(loaded.encoder.encode(messages), room=0)
+        together = target.verify(tree)
+        for path in (path_to(tree, node) for node in range(0, len(tree), 5)):
+            assert target.exact(path) == path
+            alone = target.verify(chain([tree.tokens[node] for node in path]))[-1]
+            assert torch.equal(alone, together[path[-1]])
 
 
 @pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")

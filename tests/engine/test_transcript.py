@@ -97,6 +97,14 @@ def test_a_picture_that_has_changed_is_named(file: Path, photo: Path) -> None:
         load_transcript(file)
 
 
+def test_a_picture_whose_name_json_cannot_hold_is_named(file: Path) -> None:
+    sources = (PictureSource("/home/me/b\udcff.png", "0" * 64),)
+    question = Message("user", "What?", (picture(30, 20),), sources=sources)
+    with pytest.raises(TranscriptError, match=r"the name of /home/me/b\\udcff\.png is not UTF-8"):
+        save_transcript(file, talk(exchange(question)))
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("sources", [(), (PictureSource("-", "0" * 64),)])
 def test_a_picture_that_cannot_be_found_again_is_refused(
     file: Path, sources: tuple[PictureSource, ...]

@@ -364,6 +364,15 @@ class TestTranscripts:
     def test_one_that_is_missing_ends_it(self, chat: Chat) -> None:
         assert error(chat("one", flags=("--resume", "none.json"))) == "there is no none.json"
 
+    def test_a_picture_whose_name_it_could_not_hold_is_refused_before_anything_is_asked(
+        self, chat: Chat, picture: Path, tmp_path: Path
+    ) -> None:
+        odd = tmp_path / "b\udcff.png"
+        odd.write_bytes(picture.read_bytes())
+        outcome = chat("one", flags=("--save", str(tmp_path / "talk.json"), "-i", str(odd)))
+        assert (outcome.code, outcome.stdout) == (1, "")
+        assert error(outcome).endswith("talk.json could not hold it; rename the picture")
+
     def test_a_folder_that_is_missing_is_said_before_anything_is_asked(self, chat: Chat) -> None:
         outcome = chat("one", flags=("--save", "none/talk.json"))
         assert (outcome.stdout, error(outcome)) == ("", "none/talk.json: No such file or directory")
