@@ -20,6 +20,7 @@
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 namespace {
 
@@ -36,18 +37,19 @@ at::Tensor dense(const at::Tensor& states) {
 
 using Lanes = at::vec::Vectorized<float>;
 constexpr int64_t kLanes = Lanes::size();
-constexpr int kKeys = 8;   // sums that are made at once, as many as hide a multiplication's latency
-constexpr int kDims = 16;
-constexpr int64_t kTile = 32;  // keys that are widened at once, to stay in the innermost cache
+constexpr int kKeys = 8;       // sums made at once: as many as hide a multiplication's latency,
+constexpr int kDims = 16;      // and as registers hold
+constexpr int64_t kTile = 32;  // keys widened at once, which the innermost cache holds
 
 // `count` rows of numbers as floats, and the stride of these; floats are taken where they are.
 template <typename T>
-std::pair<const float*, int64_t> widened(
-    const T* from, int64_t stride, int64_t count, int64_t dims, float* room) {
+std::pair<const float*, int64_t> widened(const T* from, int64_t stride, int64_t count,
+                                         int64_t dims, float* room) {
   if constexpr (std::is_same_v<T, float>) {
     return {from, stride};
   } else {
     using Narrow = at::vec::Vectorized<T>;
+    static_assert(Narrow::size() == 2 * kLanes);
     for (int64_t row = 0; row < count; ++row) {
       const T* source = from + row * stride;
       float* target = room + row * dims;
@@ -110,10 +112,10 @@ struct Head {  // of keys and values
 };
 
 struct Room {  // of a thread
-  float* queries;   // [key dims][lanes]
-  float* weights;   // [length][lanes]
-  float* wide;      // [tile][dims]
-  float* sums;      // [value dims][lanes]
+  float* queries;  // [key dims][lanes]
+  float* weights;  // [length][lanes]
+  float* wide;     // [tile][dims]
+  float* sums;     // [value dims][lanes]
 };
 
 // What the queries in `room` get, into room.sums.
@@ -123,8 +125,8 @@ void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
   Lanes most(-std::numeric_limits<float>::infinity());
   for (int64_t first = 0; first < head.length; first += kTile) {
     const int64_t count = std::min(kTile, head.length - first);
-    const auto [keys, stride] =
-        widened(head.keys + first * head.key_stride, head.key_stride, count, head.key_dims, room.wide);
+    const auto [keys, stride] = widened(head.keys + first * head.key_stride, head.key_stride,
+                                        count, head.key_dims, room.wide);
     float* products = room.weights + first * kLanes;
     int64_t key = 0;
     for (; key + kKeys <= count; key += kKeys) {
@@ -132,7 +134,8 @@ void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
                       products + key * kLanes);
     }
     for (; key < count; ++key) {
-      multiply<1>(room.queries, keys + key * stride, stride, head.key_dims, products + key * kLanes);
+      multiply<1>(room.queries, keys + key * stride, stride, head.key_dims,
+                  products + key * kLanes);
     }
     for (key = 0; key < count; ++key) {
       Lanes product = Lanes::loadu(products + key * kLanes);
@@ -188,8 +191,7 @@ void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   // Row r of a key-value head is node r % n of its query head r / n.
   at::parallel_for(0, kv_heads * blocks, 1, [&](int64_t begin, int64_t end) {
     const int64_t wide = kTile * std::max(dims, value_dims);
-    const std::unique_ptr<float[]> all(
-        new float[(dims + length + value_dims) * kLanes + wide]);
+    const std::unique_ptr<float[]> all(new float[(dims + length + value_dims) * kLanes + wide]);
     Room room;
     room.queries = all.get();
     room.weights = room.queries + dims * kLanes;
@@ -201,10 +203,9 @@ void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor
       std::fill_n(room.queries, dims * kLanes, 0.f);
       for (int64_t lane = 0; lane < count; ++lane) {
         const int64_t row = first + lane;
-        const T* source =
-            queries + (head * group + row / n) * head_stride + row % n * node_stride;
+        const T* source = queries + (head * group + row / n) * head_stride + row % n * node_stride;
         for (int64_t d = 0; d < dims; ++d) {
-          room.queries[d * kLanes + lane] = static_cast<float>(source[d]) * static_cast<float>(scale);
+          room.queries[d * kLanes + lane] = static_cast<float>(source[d] * scale);
         }
       }
       const Head<T> of{keys + head * key.stride(1), values + head * value.stride(1),
@@ -261,8 +262,9 @@ void write_one(const at::Tensor& buffer, int64_t row, const int64_t* slots,
   }
 }
 
-void write_states(const at::Tensor& keys, const at::Tensor& values, int64_t keys_row, int64_t values_row,
-                  const at::Tensor& slots, const at::Tensor& key_states, const at::Tensor& value_states) {
+void write_states(const at::Tensor& keys, const at::Tensor& values, int64_t keys_row,
+                  int64_t values_row, const at::Tensor& slots, const at::Tensor& key_states,
+                  const at::Tensor& value_states) {
   const at::Tensor at = slots.contiguous();
   write_one(keys, keys_row, at.const_data_ptr<int64_t>(), key_states);
   write_one(values, values_row, at.const_data_ptr<int64_t>(), value_states);
@@ -309,7 +311,8 @@ at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_feat
     const std::lock_guard guard(lock());
     packed = held().at(key);
   }
-  return product.call(rows, packed.weights, packed.bias, "none", c10::List<std::optional<at::Scalar>>(), "");
+  const c10::List<std::optional<at::Scalar>> no_numbers;
+  return product.call(rows, packed.weights, packed.bias, "none", no_numbers, "");
 }
 
 }  // namespace
