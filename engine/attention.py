@@ -7,6 +7,7 @@ for, which transformers leaves to its `eager` attention. Any other forward witho
 (prefill, vision towers) is transformers' own business.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -59,12 +60,14 @@ def tree_attention(
         [1, n, heads, head dim] in the query's dtype, and None for the weights.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    additive = attention_mask is not None and attention_mask.dtype != torch.bool
-    if attention_mask is not None and attention_mask.shape[1] > 1:
-        by_key = torch.ops.recap.attend_by_key
-        return by_key(query, key, value, attention_mask, scale, softcap), None
-    if additive and query.shape[0] == 1:
-        return torch.ops.recap.attend(query, key, value, attention_mask, scale, softcap), None
+    mask = attention_mask
+    if mask is not None and mask.dtype != torch.bool and query.shape[0] == 1:
+        attend: Callable[..., Tensor]
+        if mask.shape[1] > mask.shape[2] == 1:
+            attend = torch.ops.recap.attend_by_key
+        else:  # To find an operator takes PyTorch a few microseconds, in each layer.
+            attend = torch.ops.recap.attend if torch.compiler.is_compiling() else _attend
+        return attend(query, key, value, mask, scale, softcap), None
     if softcap is not None:
         return _capped(query, key, value, attention_mask, scale, softcap), None
     theirs: tuple[Tensor, None] = sdpa_attention_forward(

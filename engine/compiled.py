@@ -24,7 +24,7 @@ from engine.device_memory import ran_out
 from engine.errors import UncompilableModel, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
-from engine.packing import SharedProducts
+from engine.packing import SharedProducts, hand_over
 from engine.passes import Forward, PassShapes
 
 CAPTURED = PassShapes(nodes=(2, 8, 16, 32, 64), extent=512)
@@ -60,16 +60,18 @@ def require_compiler(device: torch.device) -> None:
         )
 
 
-def compiled(forward: Forward, device: torch.device) -> Forward:
-    """What computes the same as `forward`, faster; its first calls compile.
+def compiled(forward: Forward, model: Any) -> Forward:
+    """What computes the same as `forward`, of this model, faster; its first calls compile.
 
     Raises:
         UncompilableModel: it cannot be done.
     """
     _keep_on_disk()
-    if device.type == "cuda":
+    if model.device.type == "cuda":
         return CapturedForward(CompiledForward(forward))
-    kernels.load()
+    if model.dtype not in kernels.DTYPES:
+        raise UncompilableModel(f"this model cannot be compiled (in {model.dtype})")
+    hand_over(model)
     return partial(_with_kernels, CompiledForward(forward))
 
 

@@ -37,8 +37,8 @@ at::Tensor dense(const at::Tensor& states) {
 
 using Lanes = at::vec::Vectorized<float>;
 constexpr int64_t kLanes = Lanes::size();
-constexpr int kKeys = 8;       // sums made at once: as many as hide a multiplication's latency,
-constexpr int kDims = 16;      // and as registers hold
+constexpr int kKeys = 8;       // sums made at once, as many as hide a multiplication's latency
+constexpr int kDims = 16;
 constexpr int64_t kTile = 32;  // keys widened at once, which the innermost cache holds
 
 // `count` rows of numbers as floats, and the stride of these; floats are taken where they are.
@@ -89,18 +89,18 @@ void multiply(const float* queries, const float* keys, int64_t stride, int64_t d
 template <int N>
 void accumulate(const float* weights, const float* values, int64_t stride, int64_t count,
                 float* sums) {
-  Lanes held[N];
+  Lanes results[N];
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) held[i] = Lanes::loadu(sums + i * kLanes);
+  for (int i = 0; i < N; ++i) results[i] = Lanes::loadu(sums + i * kLanes);
   for (int64_t key = 0; key < count; ++key) {
     const Lanes weight = Lanes::loadu(weights + key * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < N; ++i) {
-      held[i] = at::vec::fmadd(weight, Lanes(values[key * stride + i]), held[i]);
+      results[i] = at::vec::fmadd(weight, Lanes(values[key * stride + i]), results[i]);
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) held[i].store(sums + i * kLanes);
+  for (int i = 0; i < N; ++i) results[i].store(sums + i * kLanes);
 }
 
 template <typename T>
@@ -225,11 +225,16 @@ void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor
 at::Tensor attend_by_key(const at::Tensor& given, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& mask, double scale, std::optional<double> softcap) {
   const at::Tensor query = dense(given);
-  const int64_t rows = query.size(1) / key.size(1) * query.size(2);
+  const int64_t heads = query.size(1), kv_heads = key.size(1), keys = mask.size(1);
+  const int64_t rows = heads / kv_heads * query.size(2);
+  TORCH_CHECK(query.size(0) == 1 && mask.size(0) == 1 && mask.size(2) == 1);
+  TORCH_CHECK(heads % kv_heads == 0 && value.size(1) == kv_heads && query.size(3) == key.size(3));
+  TORCH_CHECK(key.size(2) >= keys && value.size(2) >= keys);
+  TORCH_CHECK(key.scalar_type() == query.scalar_type() &&
+              value.scalar_type() == query.scalar_type());
+  TORCH_CHECK(key.stride(3) == 1 && value.stride(3) == 1);
   TORCH_CHECK(mask.scalar_type() == at::kFloat && mask.stride(3) == 1);
   TORCH_CHECK(mask.size(3) >= (rows + kLanes - 1) / kLanes * kLanes);
-  TORCH_CHECK(key.stride(3) == 1 && value.stride(3) == 1);
-  TORCH_CHECK(key.size(2) >= mask.size(1) && value.size(2) >= mask.size(1));
   at::Tensor output =
       at::empty({1, query.size(2), query.size(1), value.size(3)}, query.options());
   AT_DISPATCH_SWITCH(
@@ -245,19 +250,22 @@ at::Tensor attend_by_key(const at::Tensor& given, const at::Tensor& key, const a
 
 // ---- the cache -------------------------------------------------------------------------------
 
-void write_one(const at::Tensor& buffer, int64_t row, const int64_t* slots,
+void write_one(const at::Tensor& buffer, int64_t row, const at::Tensor& slots,
                const at::Tensor& given) {
-  const at::Tensor states = dense(given);
-  TORCH_CHECK(buffer.stride(4) == 1);
-  TORCH_CHECK(buffer.scalar_type() == states.scalar_type());
-  const int64_t size = states.element_size(), bytes = states.size(3) * size;
+  const at::Tensor states = dense(given), places = slots.contiguous();
+  const int64_t heads = states.size(1), n = states.size(2), dims = states.size(3);
+  TORCH_CHECK(row >= 0 && row < buffer.size(0) && buffer.stride(4) == 1);
+  TORCH_CHECK(states.size(0) == 1 && buffer.size(2) == heads && buffer.size(4) == dims);
+  TORCH_CHECK(buffer.scalar_type() == states.scalar_type() && places.numel() == n);
+  const int64_t size = states.element_size();
+  const int64_t* place = places.const_data_ptr<int64_t>();
   char* target = static_cast<char*>(buffer.mutable_data_ptr()) + row * buffer.stride(0) * size;
   const char* source = static_cast<const char*>(states.const_data_ptr());
-  for (int64_t head = 0; head < states.size(1); ++head) {
-    for (int64_t i = 0; i < states.size(2); ++i) {
-      TORCH_CHECK(slots[i] >= 0 && slots[i] < buffer.size(3));
-      std::memcpy(target + (head * buffer.stride(2) + slots[i] * buffer.stride(3)) * size,
-                  source + (head * states.stride(1) + i * states.stride(2)) * size, bytes);
+  for (int64_t i = 0; i < n; ++i) {
+    TORCH_CHECK(place[i] >= 0 && place[i] < buffer.size(3));
+    for (int64_t head = 0; head < heads; ++head) {
+      std::memcpy(target + (head * buffer.stride(2) + place[i] * buffer.stride(3)) * size,
+                  source + (head * states.stride(1) + i * states.stride(2)) * size, dims * size);
     }
   }
 }
@@ -265,9 +273,8 @@ void write_one(const at::Tensor& buffer, int64_t row, const int64_t* slots,
 void write_states(const at::Tensor& keys, const at::Tensor& values, int64_t keys_row,
                   int64_t values_row, const at::Tensor& slots, const at::Tensor& key_states,
                   const at::Tensor& value_states) {
-  const at::Tensor at = slots.contiguous();
-  write_one(keys, keys_row, at.const_data_ptr<int64_t>(), key_states);
-  write_one(values, values_row, at.const_data_ptr<int64_t>(), value_states);
+  write_one(keys, keys_row, slots, key_states);
+  write_one(values, values_row, slots, value_states);
 }
 
 // ---- packed linear layers --------------------------------------------------------------------
@@ -294,11 +301,6 @@ void hold(int64_t key, const at::Tensor& weights, const std::optional<at::Tensor
   held()[key] = {weights, bias};
 }
 
-void release(int64_t key) {
-  const std::lock_guard guard(lock());
-  held().erase(key);
-}
-
 at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_features*/) {
   using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                              std::string_view, c10::List<std::optional<at::Scalar>>,
@@ -317,15 +319,14 @@ at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_feat
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(recap, library) {
-  library.def(
-      "attend_by_key(Tensor query, Tensor key, Tensor value, Tensor mask, float scale,"
-      " float? softcap) -> Tensor");
-  library.def("hold(int key, Tensor weights, Tensor? bias) -> ()");
-  library.def("release(int key) -> ()");
-  library.def("packed_linear(Tensor rows, int key, int out_features) -> Tensor");
-  library.impl("hold", c10::DispatchKey::CompositeExplicitAutograd, &hold);
-  library.impl("release", c10::DispatchKey::CompositeExplicitAutograd, &release);
+// No operator: whoever is tracing when weights are let go would take it for a part of the model.
+extern "C" void recap_release(int64_t key) {
+  const std::lock_guard guard(lock());
+  held().erase(key);
+}
+
+TORCH_LIBRARY_IMPL(recap, CompositeExplicitAutograd, library) {
+  library.impl("hold", &hold);
 }
 
 TORCH_LIBRARY_IMPL(recap, CPU, library) {

@@ -76,7 +76,8 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         if self.slots is not None:
             rows = at.keys_row, at.values_row
             slots = self.slots.to(keys.device)  # layers may be on several
-            torch.ops.recap.write(keys, values, *rows, slots, key_states, value_states)
+            write = torch.ops.recap.write if torch.compiler.is_compiling() else _write
+            write(keys, values, *rows, slots, key_states, value_states)
             return keys[at.keys_row], values[at.values_row]
         end = self.length + key_states.shape[-2]
         keys[at.keys_row, :, :, self.length : end] = key_states

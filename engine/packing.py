@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from engine import kernels
+
 SAME_ROWS = 32
 """Rows up to which a row's product does not depend on how many others there are (measured with
 oneDNN 3.7 and 3.11); the layout is made for half as many, the usual size of a pass."""
@@ -137,7 +139,12 @@ def unpacked(model: Any) -> Iterator[None]:
 
 
 def hand_over(model: Any) -> None:
-    """Prepare packed layers for being compiled; the operators of `engine.kernels` are there."""
+    """Prepare packed layers for being compiled.
+
+    Raises:
+        UncompilableModel: the operators of `engine.kernels` cannot be built.
+    """
+    kernels.load()
     for layer in model.modules():
         if isinstance(layer, PackedLinear):
             layer.weights.hand_over()
@@ -196,7 +203,7 @@ class PackedWeights:
         if self.key is None:
             self.key = next(_KEYS)
             torch.ops.recap.hold(self.key, self._packed, self._bias)
-            finalize(self, torch.ops.recap.release, self.key).atexit = False
+            finalize(self, kernels.load().recap_release, self.key).atexit = False
 
     def part(self, i: int, rows: Tensor) -> Tensor:
         """What layer i makes of these rows; computed when the first of the layers asks."""
@@ -274,3 +281,12 @@ class SharedProducts(CustomGraphPass):
 _LONELY: dict[tuple[int, int, int], bool] = {}
 """By shape of the weights and number of threads, whether lone rows need company."""
 _KEYS = count()
+
+# An operator of its own (in C++): a compiler cannot see a packed weight as a tensor.
+_LIBRARY: Any = torch.library.Library("recap", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define("packed_linear(Tensor rows, int key, int out_features) -> Tensor")
+torch.library.register_fake(
+    "recap::packed_linear",
+    lambda rows, _, out_features: rows.new_empty((*rows.shape[:-1], out_features)),
+    lib=_LIBRARY,
+)

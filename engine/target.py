@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
-from engine.packing import SAME_ROWS, hand_over, keeps_bits
+from engine.packing import SAME_ROWS, keeps_bits
 from engine.passes import (
     BIT_BY_BIT,
     USUAL,
@@ -103,8 +103,7 @@ class Target:
         cache.reserve(WARM_UP_TOKENS)
         cache.keep(range(WARM_UP_TOKENS))
         self._passes.run(DraftTree([0]), cache, 0)  # which allocates the cache
-        forward = compiled(self._text, self.device)
-        hand_over(self.model)
+        forward = compiled(self._text, self.model)
         passes = VerifyPasses(self.model, self._mrope, forward, pass_shapes(self.device))
         tree = DraftTree([0])
         for _ in range(WARM_UP_NODES - 1):

@@ -85,6 +85,8 @@ def save_transcript(path: Path, transcript: Transcript) -> None:
         with suppress(FileNotFoundError):
             _refuse_special(path)
         replace_file(path, content)
+    except TypeError as error:  # text with bytes that are none
+        raise TranscriptError(f"cannot write the conversation to {path}: {error}") from error
     except OSError as error:
         raise TranscriptError(
             f"cannot write the conversation to {path}: {error.strerror or error}; "

@@ -102,6 +102,7 @@ def chat(
     from recap_cli import chat_loop  # noqa: PLC0415
     from recap_cli.chat_input import history_path, is_interactive  # noqa: PLC0415
     from recap_cli.chat_talk import Settings, refuse_to_replace  # noqa: PLC0415
+    from recap_cli.inputs import in_utf8  # noqa: PLC0415
     from recap_cli.render import View  # noqa: PLC0415
 
     interactive = is_interactive()
@@ -123,7 +124,7 @@ def chat(
     beginning = chat_loop.Beginning(
         images=image or (),
         resume=resumed,
-        system=system,
+        system=in_utf8(system, "--system") if system else None,
         max_tokens=max_tokens,
         stop=stop or (),
         pixels=PixelLimits(min_pixels, max_pixels),

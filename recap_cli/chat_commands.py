@@ -21,6 +21,7 @@ from recap_cli.chat_figures import (
 )
 from recap_cli.chat_settings import SETTINGS, change
 from recap_cli.chat_talk import Queued, Talk
+from recap_cli.inputs import in_utf8
 from recap_cli.render import Display
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def _undo(talk: Talk, _: str) -> None:
 
 def _system(talk: Talk, argument: str) -> None:
     if argument:
-        talk.conversation.system = None if argument == '""' else argument
+        text = in_utf8(argument, "the system message")
+        talk.conversation.system = None if text == '""' else text
     current = talk.conversation.system
     talk.display.say(f"the system message is: {current}" if current else "no system message")
 

@@ -80,6 +80,11 @@ def checked(text: str, origin: str, way_out: str) -> str:
     """
     if not text.strip():
         raise PromptError(f"{origin} is empty: {way_out}")
+    return in_utf8(text, origin)
+
+
+def in_utf8(text: str, origin: str) -> str:
+    """`text`, which came from `origin`. Raises PromptError where it has undecodable bytes."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise PromptError(f"{origin} is not UTF-8 text")
     return text

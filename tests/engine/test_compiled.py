@@ -1,6 +1,8 @@
 """Compiled passes compute what others compute, and are compiled once for all lengths and trees."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -179,7 +181,8 @@ def test_what_was_compiled_outlives_a_restart_unless_the_user_says_where_it_goes
     )
     # Importing torch's inductor sets the variable, too.
     monkeypatch.setenv(compiled.CACHE_DIR, str(folder) if chosen else default_cache_dir())
-    compiled.compiled(lambda ids, *_: ids, CPU)
+    model = SimpleNamespace(device=CPU, dtype=torch.float32, modules=list)
+    compiled.compiled(lambda ids, *_: ids, model)
     assert os.environ[compiled.CACHE_DIR] == str(folder)
 
 
@@ -202,6 +205,23 @@ def test_a_session_says_what_it_compiles_before_its_first_request(zoo: Zoo) -> N
     assert isinstance(first[0], Notice)
     assert "compiling" in first[0].message
     assert {type(event) for event in second} == {Encoded, Committed, Finished}
+
+
+@pytest.mark.usefixtures("inductor")
+def test_other_numbers_than_kernels_take_are_not_compiled(zoo: Zoo) -> None:
+    loaded = zoo.loaded("llama", torch.float64, None)
+    with pytest.raises(UncompilableModel, match=r"\(in torch\.float64\)"):
+        Target(loaded.model, loaded.family).compile()
+
+
+def test_a_model_for_a_gpu_is_compiled_without_the_operators_in_c() -> None:
+    code = (
+        "import torch\n"
+        "from engine import kernels, packing\n"
+        "packing.SharedProducts()(torch.fx.Graph())\n"
+        "assert kernels.load.cache_info().currsize == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_session_answers_without_what_cannot_be_compiled(

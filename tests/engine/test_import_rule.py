@@ -16,7 +16,7 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 # From below to above: a module imports only from layers before its own.
 LAYERS = (
     {"errors", "files", "machine"},
-    {"image_sources", "catalogue", "device_memory"},
+    {"image_sources", "catalogue", "device_memory", "kernels"},
     {"options", "tree", "families", "images", "sizes", "turns", "packages"},
     {
         "stats",
@@ -26,7 +26,6 @@ LAYERS = (
         "kv_cache",
         "masks",
         "packing",
-        "kernels",
         "attention",
         "logits",
         "processors",

@@ -1,17 +1,20 @@
 """Operators in C++: attention by the textbook, with the same bits for a query in any company."""
 
 import gc
-from typing import Any
+import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._inductor.codecache import CppCodeCache
+from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine import kernels
 from engine.compiled import require_compiler
 from engine.errors import UncompilableModel, UsageError
-from engine.kv_cache import TreeCache
 from engine.packing import PackedWeights
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's
@@ -20,8 +23,9 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 @pytest.fixture(autouse=True)
-def _built() -> None:
-    """The operators, where there is a compiler."""
+def _built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The operators, where there is a compiler, out of the user's folder."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     try:
         require_compiler(torch.device("cpu"))
     except UsageError as error:
@@ -69,6 +73,7 @@ def attended(
         (6, 2, 5, 40, (64, 64)),
         (7, 1, 9, 67, (20, 20)),
         (2, 1, 33, 130, (80, 48)),
+        (2, 1, 3, 3000, (64, 64)),
     ],
 )
 def test_attention_is_the_textbook_s(
@@ -142,36 +147,43 @@ def test_masks_are_turned_and_have_rows_for_whole_vectors() -> None:
     assert torch.equal(turned[0, :, 0, :21].T, mask[0, 0].float())
 
 
-def test_a_mask_with_too_few_rows_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("heads", "dims", "mask"),
+    [
+        (4, (8, 8), (1, 8, 1, 3)),  # fewer rows than a vector
+        (4, (8, 8), (1, 14, 1, 16)),  # more keys than there are
+        (4, (9, 8), (1, 8, 1, 16)),  # not the keys' dims
+        (3, (8, 8), (1, 8, 1, 16)),  # not a multiple of the key-value heads
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    heads: int, dims: tuple[int, int], mask: tuple[int, ...]
+) -> None:
+    _, key, value = states(4, 2, 3, 8, (8, 8), torch.float32)
+    query, _, _ = states(heads, 1, 3, 8, dims, torch.float32)
     with pytest.raises(RuntimeError):
-        torch.ops.recap.attend_by_key(
-            *states(4, 4, 3, 8, (8, 8), torch.float32), torch.zeros(1, 8, 1, 3), 1.0, None
-        )
+        torch.ops.recap.attend_by_key(query, key, value, torch.zeros(mask), 1.0, None)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 def test_a_pass_writes_where_its_slots_say(dtype: torch.dtype) -> None:
-    cache = TreeCache(layers=2, capacity=0)
-    cache.reserve(9)
+    buffers = torch.zeros(2, 2, 1, 3, 9, 6, dtype=dtype)  # keys and values of two layers
     random = torch.Generator().manual_seed(0)
     # Heads behind nodes, as layers have them; and in no order that a copy could follow.
-    first = torch.randn(1, 4, 3, 6, generator=random).to(dtype).transpose(1, 2)
-    second = torch.randn(1, 3, 6, 4, generator=random).to(dtype).transpose(2, 3)
-    cache.slots = torch.tensor([5, 0, 7, 8])
-    cache.update(second, first, 0)
-    keys, values = cache.update(first, second, 1)
-    assert keys.shape == (1, 3, 256, 6)
-    for buffer, written in ((keys, first), (values, second)):
-        assert torch.equal(buffer[:, :, cache.slots], written)
+    keys = torch.randn(1, 4, 3, 6, generator=random).to(dtype).transpose(1, 2)
+    values = torch.randn(1, 3, 6, 4, generator=random).to(dtype).transpose(2, 3)
+    slots = torch.tensor([5, 0, 7, 8])
+    torch.ops.recap.write(*buffers, 1, 0, slots, keys, values)
+    for buffer, row, written in ((buffers[0], 1, keys), (buffers[1], 0, values)):
+        assert torch.equal(buffer[row][:, :, slots], written)
         assert int(buffer.count_nonzero()) == written.numel()
 
 
-def test_a_slot_that_is_not_there_is_refused() -> None:
-    cache = TreeCache(layers=1, capacity=0)
-    cache.reserve(2)
-    cache.slots = torch.tensor([256])
+@pytest.mark.parametrize(("row", "slots"), [(0, [-1]), (0, [9]), (1, [0]), (-1, [0]), (0, [0, 1])])
+def test_a_place_that_is_not_there_is_refused(row: int, slots: list[int]) -> None:
+    buffers, states = torch.zeros(2, 1, 1, 1, 9, 4), torch.zeros(2, 1, 1, 1, 4)
     with pytest.raises(RuntimeError):
-        cache.update(torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4), 0)
+        torch.ops.recap.write(*buffers, row, 0, torch.tensor(slots), *states)
 
 
 @pytest.fixture
@@ -199,28 +211,62 @@ def test_packed_layers_are_multiplied_by_their_key(layers: list[nn.Linear]) -> N
 
 
 @torch.inference_mode()
-def test_packed_layers_that_nobody_has_any_more_are_let_go(layers: list[nn.Linear]) -> None:
+def test_packed_layers_that_nobody_has_any_more_are_let_go_whatever_is_traced(
+    layers: list[nn.Linear],
+) -> None:
     weights = PackedWeights(layers)
     weights.hand_over()
     key = weights.key
-    del weights
-    gc.collect()
+
+    def let_go(rows: Tensor) -> Tensor:
+        nonlocal weights
+        del weights
+        gc.collect()
+        return rows + 1
+
+    traced = make_fx(let_go)(torch.zeros(1))
+    assert "release" not in traced.code
     with pytest.raises((RuntimeError, IndexError)):
         torch.ops.recap.packed_linear(torch.zeros(1, 3, 24), key, 14)
 
 
-@pytest.mark.parametrize("failure", [OSError("no space left"), "compiler"])
-def test_operators_that_cannot_be_built_are_told_of(
-    monkeypatch: pytest.MonkeyPatch, failure: Any
+LONG = """C++ compile error
+
+Command:
+g++ main.cpp
+
+Output:
+main.cpp:1:10: fatal error: Python.h: No such file or directory"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (InvalidCxxCompiler("no-such-compiler"), "no-such-compiler is not found"),
+        (CppCompileError(["g++", "main.cpp"], LONG), "Python.h: No such file or directory"),
+    ],
+)
+def test_operators_that_cannot_be_built_are_told_of_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
 ) -> None:
-    if failure == "compiler":
-        from torch._inductor.exc import CppCompileError  # noqa: PLC0415
-
-        failure = CppCompileError(["g++"], "error: no")
-
     def fail(_: str) -> None:
         raise failure
 
     monkeypatch.setattr(CppCodeCache, "load", fail)
-    with pytest.raises(UncompilableModel, match="cannot be built"):
+    with pytest.raises(UncompilableModel, match=re.escape(reason)):
         kernels.load.__wrapped__()
+
+
+def test_another_pytorch_gets_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[str] = []
+
+    def build(source: str) -> SimpleNamespace:
+        sources.append(source)
+        return SimpleNamespace(recap_release=SimpleNamespace())
+
+    monkeypatch.setattr(CppCodeCache, "load", build)
+    kernels.load.__wrapped__()
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    kernels.load.__wrapped__()
+    assert sources[0] != sources[1]

@@ -115,11 +115,10 @@ def test_a_picture_that_cannot_be_found_again_is_refused(
     assert not file.exists()
 
 
-def test_a_name_that_is_no_text_is_refused(file: Path) -> None:
-    source = PictureSource("/\udcff.png", "0" * 64)
-    question = Message("user", "What?", (picture(30, 20),), sources=(source,))
+def test_what_is_no_text_is_refused(file: Path) -> None:
     with pytest.raises(TranscriptError, match="cannot write the conversation"):
-        save_transcript(file, talk(exchange(question)))
+        save_transcript(file, replace(talk(exchange(asked("Hi."))), system="be \udcff"))
+    assert not file.exists()
 
 
 def test_what_cannot_be_written_leaves_the_old_file(

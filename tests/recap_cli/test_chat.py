@@ -252,6 +252,17 @@ class TestCommands:
             "recap: no system message",
         ]
 
+    def test_a_system_message_that_is_no_text_is_refused(self, chat: Chat) -> None:
+        outcome = chat("hello", flags=("-s", "be \udcff"))
+        assert (outcome.code, outcome.stdout) == (1, "")
+        assert error(outcome) == "--system is not UTF-8 text"
+        outcome = chat("/system be \udcff", "/system", "hello")
+        assert (outcome.code, outcome.stdout) == (1, "hello \n")
+        assert outcome.stderr.splitlines() == [
+            "recap: error: the system message is not UTF-8 text",
+            "recap: no system message",
+        ]
+
     def test_set_shows_what_holds(self, chat: Chat) -> None:
         changes = ("/set max-tokens 9", "/set drop-oldest on", "/set markdown on", "/set")
         shown = [line.split() for line in chat(*changes).stderr.splitlines()[-3:]]
