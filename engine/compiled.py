@@ -1,8 +1,9 @@
 """Forwards of the language part, compiled; on CUDA captured as graphs too.
 
 One form is compiled, for any length of the context and any number of nodes from two on: what a pass
-reads of the cache is not part of the compiled shapes. What inductor makes is kept on disk. A
-captured graph has fixed shapes and addresses; `CAPTURED` are the shapes of passes then.
+reads of the cache is not part of the compiled shapes. What inductor makes is kept on disk. On a CPU
+some operators of a pass are `engine.kernels`'. A captured graph has fixed shapes and addresses;
+`CAPTURED` are the shapes of passes then.
 """
 
 import importlib.util

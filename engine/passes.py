@@ -29,8 +29,8 @@ class PassShapes:
             the last. None at all: trees stay as they are.
         extent: the number of keys is padded to a multiple of this.
         least: a smaller tree is padded to this many nodes.
-        lanes: keys of a tree stand in lanes (`engine.tree.places`), for a node's sums to have the
-            terms, in the places, that they have without its neighbours.
+        lanes: a tree's keys stand in so many (`engine.tree.places`), for a node's sums to have the
+            terms, in the places, that they have without its neighbours; 1 is side by side.
     """
 
     nodes: tuple[int, ...] = ()
