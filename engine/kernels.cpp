@@ -9,6 +9,7 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <ATen/ops/empty.h>
+#include <c10/macros/Export.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -320,7 +321,7 @@ at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_feat
 }  // namespace
 
 // No operator: whoever is tracing when weights are let go would take it for a part of the model.
-extern "C" void recap_release(int64_t key) {
+extern "C" C10_EXPORT void recap_release(int64_t key) {
   const std::lock_guard guard(lock());
   held().erase(key);
 }
