@@ -72,6 +72,7 @@ def compiled(forward: Forward, model: Any) -> Forward:
         return CapturedForward(CompiledForward(forward))
     if model.dtype not in kernels.DTYPES:
         raise UncompilableModel(f"this model cannot be compiled (in {model.dtype})")
+    kernels.load()
     hand_over(model)
     return partial(_with_kernels, CompiledForward(forward))
 

@@ -1,5 +1,5 @@
-"""Files as users name them, and files that are replaced whole: one is the old one or the new one,
-whatever happens."""
+"""Files as users name them, text that they can hold, and files that are replaced whole: one is the
+old one or the new one, whatever happens."""
 
 import os
 from contextlib import suppress
@@ -16,6 +16,12 @@ def user_path(name: str) -> Path:
         return path.expanduser()
     except RuntimeError:  # no such user
         return path
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold it: Python has bytes that are no text, of names of files and of
+    arguments, as surrogates."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -70,11 +70,6 @@ class PictureSource:
     name: str
     sha256: str
 
-    @property
-    def is_text(self) -> bool:
-        """Whether UTF-8 can hold the name; a file's may have any bytes."""
-        return self.name == self.name.encode("utf-8", "ignore").decode("utf-8")
-
 
 @dataclass(frozen=True, slots=True)
 class Picture:

@@ -68,40 +68,36 @@ std::pair<const float*, int64_t> widened(const T* from, int64_t stride, int64_t 
   }
 }
 
-// products[N][lanes] of queries [dims][lanes] and N keys.
+// Adds to N sums at once; as `accumulate`.
 template <int N>
-void multiply(const float* queries, const float* keys, int64_t stride, int64_t dims,
-              float* products) {
-  Lanes sums[N];
+C10_ALWAYS_INLINE void accumulate_at_once(const float* factors, const float* numbers, int64_t apart,
+                                          int64_t step, int64_t count, float* sums) {
+  Lanes held[N];
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) sums[i] = Lanes(0.f);
-  for (int64_t d = 0; d < dims; ++d) {
-    const Lanes query = Lanes::loadu(queries + d * kLanes);
+  for (int i = 0; i < N; ++i) held[i] = Lanes::loadu(sums + i * kLanes);
+  for (int64_t k = 0; k < count; ++k) {
+    const Lanes factor = Lanes::loadu(factors + k * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < N; ++i) {
-      sums[i] = at::vec::fmadd(query, Lanes(keys[i * stride + d]), sums[i]);
+      held[i] = at::vec::fmadd(factor, Lanes(numbers[i * apart + k * step]), held[i]);
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) sums[i].store(products + i * kLanes);
+  for (int i = 0; i < N; ++i) held[i].store(sums + i * kLanes);
 }
 
-// Adds `count` values, N dims of each, to sums[N][lanes], by weights[count][lanes].
+// sums[many][lanes] get, one after another, `count` numbers each, by factors[count][lanes]. Numbers
+// of a sum are `step` apart, and the first ones of neighbouring sums `apart`.
 template <int N>
-void accumulate(const float* weights, const float* values, int64_t stride, int64_t count,
-                float* sums) {
-  Lanes results[N];
-#pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) results[i] = Lanes::loadu(sums + i * kLanes);
-  for (int64_t key = 0; key < count; ++key) {
-    const Lanes weight = Lanes::loadu(weights + key * kLanes);
-#pragma GCC unroll 16
-    for (int i = 0; i < N; ++i) {
-      results[i] = at::vec::fmadd(weight, Lanes(values[key * stride + i]), results[i]);
-    }
+C10_ALWAYS_INLINE void accumulate(const float* factors, const float* numbers, int64_t apart,
+                                  int64_t step, int64_t count, int64_t many, float* sums) {
+  int64_t i = 0;
+  for (; i + N <= many; i += N) {
+    accumulate_at_once<N>(factors, numbers + i * apart, apart, step, count, sums + i * kLanes);
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < N; ++i) results[i].store(sums + i * kLanes);
+  for (; i < many; ++i) {
+    accumulate_at_once<1>(factors, numbers + i * apart, apart, step, count, sums + i * kLanes);
+  }
 }
 
 template <typename T>
@@ -129,16 +125,9 @@ void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
     const auto [keys, stride] = widened(head.keys + first * head.key_stride, head.key_stride,
                                         count, head.key_dims, room.wide);
     float* products = room.weights + first * kLanes;
-    int64_t key = 0;
-    for (; key + kKeys <= count; key += kKeys) {
-      multiply<kKeys>(room.queries, keys + key * stride, stride, head.key_dims,
-                      products + key * kLanes);
-    }
-    for (; key < count; ++key) {
-      multiply<1>(room.queries, keys + key * stride, stride, head.key_dims,
-                  products + key * kLanes);
-    }
-    for (key = 0; key < count; ++key) {
+    std::fill_n(products, count * kLanes, 0.f);
+    accumulate<kKeys>(room.queries, keys, stride, 1, head.key_dims, count, products);
+    for (int64_t key = 0; key < count; ++key) {
       Lanes product = Lanes::loadu(products + key * kLanes);
       if (softcap) {
         const float cap = static_cast<float>(*softcap);
@@ -161,14 +150,8 @@ void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
     const int64_t count = std::min(kTile, head.length - first);
     const auto [values, stride] = widened(head.values + first * head.value_stride,
                                           head.value_stride, count, head.value_dims, room.wide);
-    const float* weights = room.weights + first * kLanes;
-    int64_t d = 0;
-    for (; d + kDims <= head.value_dims; d += kDims) {
-      accumulate<kDims>(weights, values + d, stride, count, room.sums + d * kLanes);
-    }
-    for (; d < head.value_dims; ++d) {
-      accumulate<1>(weights, values + d, stride, count, room.sums + d * kLanes);
-    }
+    accumulate<kDims>(room.weights + first * kLanes, values, 1, stride, count, head.value_dims,
+                      room.sums);
   }
   for (int64_t d = 0; d < head.value_dims; ++d) {
     (Lanes::loadu(room.sums + d * kLanes) / total).store(room.sums + d * kLanes);

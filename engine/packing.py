@@ -139,12 +139,7 @@ def unpacked(model: Any) -> Iterator[None]:
 
 
 def hand_over(model: Any) -> None:
-    """Prepare packed layers for being compiled.
-
-    Raises:
-        UncompilableModel: the operators of `engine.kernels` cannot be built.
-    """
-    kernels.load()
+    """Prepare packed layers for being compiled, with the operators of `engine.kernels`."""
     for layer in model.modules():
         if isinstance(layer, PackedLinear):
             layer.weights.hand_over()

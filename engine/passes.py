@@ -117,7 +117,6 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
-        self._lanes = 1
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
@@ -131,11 +130,10 @@ class VerifyPasses:
         """
         n, start = len(tree), cache.length
         tree = _padded(tree, self.shapes.padded(n))
-        # In a larger pass products depend on a row's neighbours: places would save nothing.
-        self._lanes = self.shapes.lanes if len(tree) <= SAME_ROWS else 1
-        self.places = places(tree.parents, self._lanes)
+        lanes = self._lanes(len(tree))
+        self.places = places(tree.parents, lanes)
         keys = self.shapes.keys(start + max(self.places) + 1)
-        if self._lanes > 1:
+        if lanes > 1:
             keys = evenly_summed(keys)
         cache.reserve(keys - start + SPARE)
         ids, positions, slots = self._write(tree, position, start)
@@ -154,12 +152,16 @@ class VerifyPasses:
         Args:
             start: how many tokens were committed before that tree.
         """
-        if self._lanes == 1:
+        if self._lanes(len(self.places)) == 1:
             return path
         for depth, node in enumerate(path):
             if place_in_sum(start + self.places[node]) != place_in_sum(start + depth):
                 return path[:depth]
         return path
+
+    def _lanes(self, nodes: int) -> int:
+        """Of a pass over so many; in a large one products depend on a row's neighbours anyway."""
+        return self.shapes.lanes if nodes <= SAME_ROWS else 1
 
     def _write(self, tree: DraftTree, position: int, start: int) -> tuple[Tensor, Tensor, Tensor]:
         """Ids, positions and slots of a tree's nodes, in one transfer."""

@@ -15,7 +15,7 @@ import orjson
 
 from engine.errors import ImageError, TranscriptError
 from engine.events import FinishReason
-from engine.files import replace_file
+from engine.files import is_utf8, replace_file
 from engine.image_sources import printable_name
 from engine.images import ImageOptions, Picture, PictureSource, open_picture
 from engine.prompts import Message
@@ -217,7 +217,7 @@ def _record(path: Path, exchange: Exchange) -> dict[str, object]:
             f"cannot write the conversation to {path}: a picture in it came from no file"
         )
     for source in sources:
-        if not source.is_text:
+        if not is_utf8(source.name):
             raise TranscriptError(
                 f"cannot write the conversation to {path}: the name of "
                 f"{printable_name(source.name)} is not UTF-8; rename the picture"

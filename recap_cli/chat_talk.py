@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import ContextError, ImageError, RequestError, UsageError
+from engine.files import is_utf8
 from engine.image_sources import printable_name
 from engine.images import ImageOptions, Picture
 from recap_cli import sessions
@@ -68,7 +69,7 @@ class Settings:
             raise UsageError("standard input holds the conversation, so it cannot hold a picture")
         pictures = open_pictures(sources, self.image_options, tell)
         for picture in pictures:
-            if self.save and not picture.origin.is_text:
+            if self.save and not is_utf8(picture.origin.name):
                 raise ImageError(
                     f"{picture.source}: its name is not UTF-8, so that {self.save} could not hold "
                     "it; rename the picture"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from engine.demo import looks_like_scene
 from engine.errors import PromptError, UsageError
-from engine.files import user_path
+from engine.files import is_utf8, user_path
 from engine.images import ImageOptions, Picture, open_picture
 
 STDIN = "-"
@@ -85,7 +85,7 @@ def checked(text: str, origin: str, way_out: str) -> str:
 
 def in_utf8(text: str, origin: str) -> str:
     """`text`, which came from `origin`. Raises PromptError where it has undecodable bytes."""
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+    if not is_utf8(text):
         raise PromptError(f"{origin} is not UTF-8 text")
     return text
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from engine.compiled import require_compiler
+from engine.errors import UsageError
 from tests.zoo import Zoo
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,10 +35,21 @@ def _interruptible() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Memories go to a folder of the test's own; what the developer has set does not count."""
+    """Memories, and what is compiled, go to folders of the test's own; what the developer has set
+    does not count."""
     monkeypatch.setenv("RECAP_MEMORY_DIR", str(tmp_path / "memories"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     for name in USER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def compiler() -> None:
+    """A C++ compiler, where there is one."""
+    try:
+        require_compiler(torch.device("cpu"))
+    except UsageError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,12 @@ from engine.events import Committed, Encoded, Finished, Notice
 from engine.families import FAMILIES
 from engine.kv_cache import TreeCache
 from engine.loading import load_model
-from engine.packing import fast_bfloat16, pack
+from engine.packing import pack
 from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
 from engine.tree import DraftTree
-from tests.engine.test_packing import bushy, chain
+from tests.engine.test_packing import bushy, chain, in_bfloat16
 from tests.engine.test_target import path_to, tree_of
 from tests.models import FLAGSHIPS, random_model, text_sizes
 from tests.zoo import Zoo, conversations
@@ -39,19 +39,9 @@ from tests.zoo import Zoo, conversations
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What inductor makes stays out of the user's folder."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-
-
 @pytest.fixture
-def inductor() -> Iterator[None]:
+def inductor(compiler: None) -> Iterator[None]:
     """Compiling with all that belongs to it, where there is a compiler."""
-    try:
-        require_compiler(CPU)
-    except UsageError as error:
-        pytest.skip(str(error))
     yield
     torch._dynamo.reset()
 
@@ -97,7 +87,7 @@ def test_inductor_s_code_computes_the_same(zoo: Zoo) -> None:
         check_equal(target, reference, loaded.encoder.encode(messages), vocab)
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+@in_bfloat16
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
 @pytest.mark.usefixtures("inductor")
 def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(zoo: Zoo) -> None:
@@ -118,7 +108,7 @@ def test_packed_layers_on_one_input_are_one_product_in_inductor_s_code(zoo: Zoo)
         assert torch.equal(target.verify(DraftTree([10]))[0], together[0])
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+@in_bfloat16
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
 @pytest.mark.usefixtures("inductor")
 @pytest.mark.parametrize("family", ["gemma2", "qwen2_5_vl"])
@@ -137,7 +127,7 @@ def test_compiled_nodes_have_the_bits_that_they_would_have_without_other_branche
             assert torch.equal(alone, together[path[-1]])
 
 
-@pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
+@in_bfloat16
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's own imports
 @pytest.mark.usefixtures("inductor")
 def test_models_of_the_same_shapes_are_not_taken_for_each_other() -> None:

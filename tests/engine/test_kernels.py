@@ -2,7 +2,6 @@
 
 import gc
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +12,7 @@ from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine import kernels
-from engine.compiled import require_compiler
-from engine.errors import UncompilableModel, UsageError
+from engine.errors import UncompilableModel
 from engine.packing import PackedWeights
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's
@@ -23,13 +21,8 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 @pytest.fixture(autouse=True)
-def _built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The operators, where there is a compiler, out of the user's folder."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    try:
-        require_compiler(torch.device("cpu"))
-    except UsageError as error:
-        pytest.skip(str(error))
+def _built(compiler: None) -> None:
+    """The operators, where there is a compiler."""
     kernels.load()
 
 
