@@ -18,6 +18,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from engine.kernels import ATTEND_BY_KEY
+
 NAME = "recap_tree"
 """The name under which models are loaded with this attention."""
 
@@ -52,7 +54,7 @@ def tree_attention(
         key, value: [1, kv heads, T or more, head dim]; heads is a multiple of kv heads.
         attention_mask: [1, 1, heads a kv head * n, T], added to the scaled products, all queries of
             the first of these heads first; or one row for all. None, or boolean, outside decode
-            passes. With compiled passes on a CPU as `engine.kernels.by_key` has it.
+            passes. With operators in C++ as `engine.kernels.by_key` has it.
         scaling: factor of the products; None is 1 / sqrt(head dim).
         softcap: c in c * tanh(product / c), which bounds the scaled products; None does not.
 
@@ -64,7 +66,7 @@ def tree_attention(
     if mask is not None and mask.dtype != torch.bool and query.shape[0] == 1:
         attend: Callable[..., Tensor]
         if mask.shape[1] > mask.shape[2] == 1:
-            attend = torch.ops.recap.attend_by_key
+            attend = ATTEND_BY_KEY
         else:  # To find an operator takes PyTorch a few microseconds, in each layer.
             attend = torch.ops.recap.attend if torch.compiler.is_compiling() else _attend
         return attend(query, key, value, mask, scale, softcap), None

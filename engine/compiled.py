@@ -9,9 +9,7 @@ some operators of a pass are `engine.kernels`'. A captured graph has fixed shape
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from engine import kernels
 from engine.device_memory import ran_out
-from engine.errors import UncompilableModel, UsageError
+from engine.errors import UnbuildableOperators, UncompilableModel, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
 from engine.packing import SharedProducts, hand_over
@@ -31,7 +29,7 @@ from engine.passes import Forward, PassShapes
 CAPTURED = PassShapes(nodes=(2, 8, 16, 32, 64), extent=512)
 """Shapes of passes that are captured: each costs a capture and the memory of its activations."""
 
-ONE_FORM = PassShapes(least=2)
+ONE_FORM = PassShapes(least=2, by_key=True)
 """Of compiled passes: one node would be a form of its own, as long to compile again for at most a
 few percent of a plain step, and with other roundings than trees have."""
 
@@ -53,7 +51,7 @@ def require_compiler(device: torch.device) -> None:
         raise UsageError(f"--compile is for cpu and cuda, not {device.type}")
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         raise UsageError("--compile needs triton: pip install triton")
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    compiler = kernels.compiler()
     if shutil.which(compiler) is None:
         raise UsageError(
             f"--compile needs a C++ compiler, and there is no {compiler}; install it, or name "
@@ -72,23 +70,12 @@ def compiled(forward: Forward, model: Any) -> Forward:
         return CapturedForward(CompiledForward(forward))
     if model.dtype not in kernels.DTYPES:
         raise UncompilableModel(f"this model cannot be compiled (in {model.dtype})")
-    kernels.load()
+    try:
+        kernels.load()
+    except UnbuildableOperators as error:
+        raise UncompilableModel(f"this model cannot be compiled ({error})") from error
     hand_over(model)
-    return partial(_with_kernels, CompiledForward(forward))
-
-
-def _with_kernels(
-    forward: Forward, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
-) -> Tensor:
-    """`forward` with masks as our operators take them.
-
-    They are turned once for all layers; a compiler would do it for each.
-    """
-    if isinstance(masks, dict):
-        turned: Masks = {kind: kernels.by_key(mask) for kind, mask in masks.items()}
-    else:
-        turned = kernels.by_key(masks)
-    return forward(ids, positions, turned, cache)
+    return CompiledForward(forward)
 
 
 def _keep_on_disk() -> None:

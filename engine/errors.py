@@ -4,7 +4,8 @@ RecapError                 message = one line: what is wrong, and the way out
 ├── UsageError             the caller asked for something that cannot be (exit code 2)
 ├── ModelError             a model that cannot be found, loaded or used here (exit code 1)
 │   ├── UnsupportedModel   a family that cannot verify a draft tree, or that we do not know
-│   └── UncompilableModel  passes that a compiler does not take; they run as they are
+│   ├── UncompilableModel  passes that a compiler does not take; they run as they are
+│   └── UnbuildableOperators  operators in C++ that cannot be built; passes go without
 ├── RequestError           this request cannot be answered; others can (exit code 1)
 │   ├── ImageError         a picture that cannot be opened, decoded or taken by the model
 │   ├── PromptError        a prompt or conversation that the model's template cannot take
@@ -34,6 +35,10 @@ class UnsupportedModel(ModelError):
 
 class UncompilableModel(ModelError):
     """A compiler does not take a model's passes, or cannot build what they need."""
+
+
+class UnbuildableOperators(ModelError):
+    """Operators in C++ cannot be built or loaded here."""
 
 
 class RequestError(RecapError):

@@ -1,4 +1,4 @@
-// Operators of compiled passes on a CPU; `engine/kernels.py` builds them and says what they are.
+// Operators of passes on a CPU; `engine/kernels.py` builds them and says what they are.
 //
 // Vectors and threads are PyTorch's (at::vec, at::parallel_for): AVX2, AVX-512, NEON, SVE or none.
 
@@ -8,6 +8,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/macros/Export.h>
 #include <torch/library.h>
@@ -263,11 +264,13 @@ void write_states(const at::Tensor& keys, const at::Tensor& values, int64_t keys
 
 // ---- packed linear layers --------------------------------------------------------------------
 //
-// A compiler cannot see a packed weight as a tensor, so that a number stands for it.
+// A compiler cannot see a packed weight as a tensor, so that a number stands for it. Where a row that
+// is alone is summed in another way than rows together (`lonely`), it gets company.
 
 struct Packed {
   at::Tensor weights;
   std::optional<at::Tensor> bias;
+  bool lonely;
 };
 
 std::mutex& lock() {
@@ -280,9 +283,10 @@ std::unordered_map<int64_t, Packed>& held() {
   return *all;
 }
 
-void hold(int64_t key, const at::Tensor& weights, const std::optional<at::Tensor>& bias) {
+void hold(int64_t key, const at::Tensor& weights, const std::optional<at::Tensor>& bias,
+          bool lonely) {
   const std::lock_guard guard(lock());
-  held()[key] = {weights, bias};
+  held()[key] = {weights, bias, lonely};
 }
 
 at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_features*/) {
@@ -298,7 +302,13 @@ at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_feat
     packed = held().at(key);
   }
   const c10::List<std::optional<at::Scalar>> no_numbers;
-  return product.call(rows, packed.weights, packed.bias, "none", no_numbers, "");
+  const auto multiplied = [&](const at::Tensor& given) {
+    return product.call(given, packed.weights, packed.bias, "none", no_numbers, "");
+  };
+  if (packed.lonely && rows.numel() == rows.size(-1)) {
+    return multiplied(at::cat({rows, rows}, -2)).narrow(-2, 0, 1);
+  }
+  return multiplied(rows);
 }
 
 }  // namespace

@@ -1,22 +1,31 @@
-"""Operators of compiled passes on a CPU, in C++ (`kernels.cpp`), built where they are needed.
+"""Operators of passes on a CPU, in C++ (`kernels.cpp`), built on the machine that runs them.
 
 - `recap::attend_by_key` is attention for few queries behind many keys, 1.3 to 2.5 times as fast as
   PyTorch's (Zen 5, bfloat16), with the same bits for a query whatever is beside it.
 - `recap::write` and `recap::packed_linear` do what `engine.kv_cache` and `engine.packing` say,
   without Python: there are five such calls a layer, each of which takes microseconds.
 
-Built by what builds inductor's own code, and kept where that is: seconds at first, then nothing.
+Building takes a C++ compiler, the command line is inductor's, and a few seconds, once: the library
+is kept by what it was made of and for.
 """
 
 import ctypes
+import os
+import shutil
+import sys
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from filelock import FileLock
+from platformdirs import user_cache_path
 from torch import Tensor
 
-from engine.errors import UncompilableModel
+from engine.errors import UnbuildableOperators
+from engine.machine import cpu_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -27,32 +36,98 @@ ROWS_STEP = 16
 """Rows of a mask are padded to a multiple of this, the most floats that a vector holds."""
 
 
+def serve(model: Any) -> bool:
+    """Whether passes of a model can use them: all of it is on a CPU, in one of `DTYPES`."""
+    places = {weights.device.type for weights in model.parameters()}
+    return places == {"cpu"} and model.dtype in DTYPES
+
+
+def compiler() -> str:
+    """The C++ compiler that inductor calls; `CXX` names another. It need not be there."""
+    return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+
+
+def library_file() -> Path:
+    """Where the library of this source, for this PyTorch and CPU, is kept, built or not."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    made_for = (torch.__version__, torch.version.git_version, cpu_name(), capability)
+    name = sha256("\n".join([SOURCE.read_text(), *map(str, made_for)]).encode()).hexdigest()[:16]
+    return user_cache_path("recap", appauthor=False) / "operators" / f"{name}.so"
+
+
+def refusal_file() -> Path:
+    """Is there, with the reason, where building was tried and failed; `load` tries again."""
+    return library_file().with_suffix(".failed")
+
+
+def promising() -> bool:
+    """Whether they are there, or may come to be: there is a compiler, and it has not failed."""
+    if library_file().exists():
+        return True
+    return shutil.which(compiler()) is not None and not refusal_file().exists()
+
+
 @cache
 def load() -> ctypes.CDLL:
-    """Build the operators, or find them built, and let PyTorch have them.
+    """Let PyTorch have the operators; they are built where they are not.
 
     Returns:
         The library; besides operators it has the function `recap_release`.
 
     Raises:
-        UncompilableModel: they cannot be built, or not be loaded.
+        UnbuildableOperators: they cannot be built, or not be loaded.
     """
-    from torch._inductor.codecache import CppCodeCache  # noqa: PLC0415  # takes half a second
-    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler  # noqa: PLC0415
-
-    # What is built is kept by its text, and another PyTorch needs another library.
-    version = f"// PyTorch {torch.__version__} {torch.version.git_version}\n"
+    file = library_file()
     try:
-        library: ctypes.CDLL = CppCodeCache.load(version + SOURCE.read_text())
-    except (CppCompileError, InvalidCxxCompiler, OSError) as error:
-        lines = str(error).strip().splitlines()
+        library = _loaded(file) or _built(file)
+    except Exception as error:  # of inductor's own classes, which vary with its version
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = next((line for line in lines if "error:" in line), lines[0])
-        raise UncompilableModel(
-            f"this model cannot be compiled (operators in C++ cannot be built: {reason})"
-        ) from error
+        raise UnbuildableOperators(f"operators in C++ cannot be built ({reason})") from error
     library.recap_release.argtypes = (ctypes.c_int64,)
     library.recap_release.restype = None
     return library
+
+
+def _loaded(file: Path) -> ctypes.CDLL | None:
+    """The library, where it is there and sound."""
+    try:
+        return ctypes.CDLL(str(file))
+    except OSError:
+        return None
+
+
+def _built(file: Path) -> ctypes.CDLL:
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions  # noqa: PLC0415  # 0.9 s
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")), TemporaryDirectory(dir=file.parent) as folder:
+        if library := _loaded(file):  # another process has built it meanwhile
+            return library
+        builder = CppBuilder(
+            name=file.stem,
+            sources=[str(SOURCE)],
+            output_dir=folder,
+            BuildOption=CppTorchOptions(vec_isa=_vectors()),
+        )
+        try:
+            builder.build()
+        except Exception as error:
+            refusal_file().write_text(str(error))
+            raise
+        Path(builder.get_target_file_path()).replace(file)
+    refusal_file().unlink(missing_ok=True)
+    return ctypes.CDLL(str(file))
+
+
+def _vectors() -> Any:
+    """The vectors that PyTorch itself computes with here. Inductor finds out by compiling trials,
+    which takes as long as what is built."""
+    from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, pick_vec_isa  # noqa: PLC0415
+
+    known = {"AVX512": VecAVX512, "AVX2": VecAVX2}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return known[capability]() if capability in known else pick_vec_isa()
 
 
 def by_key(mask: Tensor) -> Tensor:
@@ -75,5 +150,7 @@ _LIBRARY.define(
     "attend_by_key(Tensor query, Tensor key, Tensor value, Tensor mask, float scale,"
     " float? softcap) -> Tensor"
 )
-_LIBRARY.define("hold(int key, Tensor weights, Tensor? bias) -> ()")
+_LIBRARY.define("hold(int key, Tensor weights, Tensor? bias, bool lonely) -> ()")
 torch.library.register_fake("recap::attend_by_key", _attended, lib=_LIBRARY)
+
+ATTEND_BY_KEY = torch.ops.recap.attend_by_key.default

@@ -8,7 +8,7 @@ must not depend on that length: it says by a tensor where it writes (`slots`), g
 buffers, and reads as many keys as its mask has columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
     Attributes:
         length: committed tokens.
         slots: [n] int64, where the next forward's n tokens go; None is behind the committed ones.
+        write: how they get there: as `recap::write`.
         buffers: all there are.
     """
 
@@ -53,6 +54,7 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         super().__init__(layers=[])
         self.length = 0
         self.slots: Tensor | None = None
+        self.write: Callable[..., None] = _write
         self.buffers: list[Tensor] = []
         self._capacity = capacity
         self._most_layers = layers
@@ -76,7 +78,7 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         if self.slots is not None:
             rows = at.keys_row, at.values_row
             slots = self.slots.to(keys.device)  # layers may be on several
-            write = torch.ops.recap.write if torch.compiler.is_compiling() else _write
+            write = torch.ops.recap.write if torch.compiler.is_compiling() else self.write
             write(keys, values, *rows, slots, key_states, value_states)
             return keys[at.keys_row], values[at.values_row]
         end = self.length + key_states.shape[-2]

@@ -4,6 +4,8 @@ Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is commi
 and itself; in layers with a sliding window only what is nearer than that. Several nodes have a row
 for each of the query heads that share a key-value head, as `engine.attention` takes them, so that
 no layer has to make them; as many share one in all layers. Knows no model's forward.
+
+Operators in C++ take masks by key (`engine.kernels.by_key`); they are turned once for all layers.
 """
 
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.kernels import by_key
 from engine.tree import DraftTree, visibility
 
 COLUMNS_STEP = 256
@@ -25,15 +28,18 @@ Masks = Tensor | dict[str, Tensor]
 class TreeMasks:
     """Masks for the layer types that a model's config names."""
 
-    def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device) -> None:
-        """`text_config`: the config of the model's language part."""
+    def __init__(
+        self, text_config: Any, dtype: torch.dtype, device: torch.device, *, turned: bool
+    ) -> None:
+        """`text_config`: the config of the model's language part; `turned`: masks are by key."""
         self._window: int | None = getattr(text_config, "sliding_window", None)
         # Mistral's config has no layer types: every layer has the window, if there is one.
         only = "full_attention" if self._window is None else "sliding_attention"
         self._kinds = sorted(set(getattr(text_config, "layer_types", None) or (only,)))
         heads = text_config.num_attention_heads
         self._group: int = heads // (getattr(text_config, "num_key_value_heads", None) or heads)
-        self._full = torch.empty((0, 0), dtype=dtype, device=device)
+        self._turned = turned
+        self._full = torch.empty((0, 0), dtype=torch.float32 if turned else dtype, device=device)
         self._sliding = self._full
         self._open = self._end = 0
 
@@ -42,10 +48,13 @@ class TreeMasks:
         of these heads first; one row for a root alone. A node's key is in slot `start` plus its
         place.
 
-        Columns behind the tree are hidden. A result is good until the next call.
+        Columns behind the tree are hidden. A result is good until the next call. By key, a root
+        alone has a row for each of these heads, too.
         """
         full = self._see(tree, places, start, extent)
         masks = {kind: self._of_kind(kind, full, tree, places, start) for kind in self._kinds}
+        if self._turned:
+            masks = {kind: by_key(mask) for kind, mask in masks.items()}
         return masks if len(masks) > 1 else masks[self._kinds[0]]
 
     def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
@@ -54,7 +63,7 @@ class TreeMasks:
         Before, columns up to `_open` were seen by all, and from `_end` on by none.
         """
         visible = visibility(tree.parents, places)
-        if len(tree) > 1:
+        if len(tree) > 1 or self._turned:
             visible = np.tile(visible, (self._group, 1))
         rows = len(visible)
         self._make_room(rows, extent)

@@ -139,7 +139,7 @@ def unpacked(model: Any) -> Iterator[None]:
 
 
 def hand_over(model: Any) -> None:
-    """Prepare packed layers for being compiled, with the operators of `engine.kernels`."""
+    """Let packed layers be multiplied by the operators of `engine.kernels`, which are loaded."""
     for layer in model.modules():
         if isinstance(layer, PackedLinear):
             layer.weights.hand_over()
@@ -168,6 +168,9 @@ class PackedWeights:
 
     def product(self, rows: Tensor) -> Tensor:
         """[..., all features] of [..., in features]."""
+        if self.key is not None:
+            product: Tensor = _PRODUCT(rows, self.key, sum(self.sizes))
+            return product
         if self._lonely and rows.numel() == rows.shape[-1]:
             return self._product(torch.cat([rows, rows], -2))[..., :1, :]
         return self._product(rows)
@@ -197,7 +200,7 @@ class PackedWeights:
         """Let `recap::packed_linear` have the weights as long as these live."""
         if self.key is None:
             self.key = next(_KEYS)
-            torch.ops.recap.hold(self.key, self._packed, self._bias)
+            torch.ops.recap.hold(self.key, self._packed, self._bias, self._lonely)
             finalize(self, kernels.load().recap_release, self.key).atexit = False
 
     def part(self, i: int, rows: Tensor) -> Tensor:
@@ -240,7 +243,7 @@ class PackedLinear(nn.Module):
         if not torch.compiler.is_compiling():
             return weights.part(self._i, rows)
         # `SharedProducts` leaves one of these calls to the layers of a group.
-        product: Tensor = torch.ops.recap.packed_linear(rows, weights.key, sum(weights.sizes))
+        product = weights.product(rows)
         return product.split_with_sizes(weights.sizes, -1)[self._i]
 
 
@@ -285,3 +288,4 @@ torch.library.register_fake(
     lambda rows, _, out_features: rows.new_empty((*rows.shape[:-1], out_features)),
     lib=_LIBRARY,
 )
+_PRODUCT = torch.ops.recap.packed_linear.default

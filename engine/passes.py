@@ -31,12 +31,14 @@ class PassShapes:
         least: a smaller tree is padded to this many nodes.
         lanes: a tree's keys stand in so many (`engine.tree.places`), for a node's sums to have the
             terms, in the places, that they have without its neighbours; 1 is side by side.
+        by_key: masks are as operators in C++ take them (`engine.kernels`).
     """
 
     nodes: tuple[int, ...] = ()
     extent: int = 1
     least: int = 1
     lanes: int = 1
+    by_key: bool = False
 
     def padded(self, n: int) -> int:
         """Nodes that a pass over a tree of n nodes computes."""
@@ -56,6 +58,9 @@ whatever the size of its tree (PyTorch 2.13, x86)."""
 
 BIT_BY_BIT = replace(USUAL, lanes=LANES)
 """The same where products keep a row's bits, too."""
+
+WITH_OPERATORS = PassShapes(by_key=True)
+"""Of passes with operators in C++, whose attention keeps bits wherever keys are."""
 
 SPARE = 1
 """Slots that no pass reads: a forward that was compiled for keys in part of a buffer is compiled
@@ -119,7 +124,9 @@ class VerifyPasses:
         self.places: list[int] = []
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
-        self._masks = TreeMasks(model.config.get_text_config(), model.dtype, device)
+        self._masks = TreeMasks(
+            model.config.get_text_config(), model.dtype, device, turned=shapes.by_key
+        )
         self._numbers = torch.empty((3, 0), dtype=torch.int64, device=device)
 
     def run(self, tree: DraftTree, cache: TreeCache, position: int) -> Tensor:

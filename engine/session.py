@@ -18,7 +18,7 @@ from engine.device_memory import within_memory
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
 from engine.drafters.registry import METHODS, Method
-from engine.errors import RequestError, UncompilableModel, UsageError
+from engine.errors import RequestError, UsageError
 from engine.events import Committed, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict
@@ -28,6 +28,7 @@ from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
 from engine.prefix import ReadPrompts, Rest
+from engine.preparing import prepare
 from engine.prompts import EncodedPrompt, Message
 from engine.sizes import PixelLimits
 from engine.stats import DecodeStats
@@ -134,6 +135,7 @@ class Session:
         self._loaded = loaded
         self._target = Target(loaded.model, loaded.family)
         self._to_compile = options.compile
+        self._prepared = False
         if options.compile:
             require_compiler(self._target.device)
         self._rules = GreedyRules(loaded.model.generation_config, sorted(loaded.stop_ids))
@@ -149,10 +151,6 @@ class Session:
         placeholders = loaded.encoder.placeholder_ids
         drafter = self.fitted(options.method, options.drafter)
         self._drafter = method.make(drafter, self._memory, placeholders)
-        form = "compiled" if options.compile else "eager"
-        machine = machine_name(self._target.device)
-        self._pace_key = f"{self.model_name}, {self.dtype}, {form}, {machine}"
-        self._go_on_with_pace()
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
@@ -178,18 +176,11 @@ class Session:
 
         Each request does it if it was not done.
         """
-        if not self._to_compile:
+        if self._prepared:
             return
-        yield Notice("compiling the model; a minute or more at first, less in later runs")
-        started = perf_counter()
-        try:
-            self._target.compile()
-        except UncompilableModel as error:
-            outcome = f"{error}; it answers as it is"
-        else:
-            outcome = f"compiled in {perf_counter() - started:.0f} s"
-        self._to_compile = False
-        yield Notice(outcome)
+        yield from prepare(self._target, compile=self._to_compile)
+        self._prepared = True
+        self._go_on_with_pace()
 
     def generate(
         self,
@@ -283,7 +274,7 @@ class Session:
             self._drafter.settle()
         lines = self._keeper.save(self._memory, self._requests)
         if not lines and isinstance(self._drafter, RecapDrafter):
-            self._keeper.save_pace(self._pace_key, self._drafter.pace())
+            self._keeper.save_pace(self._pace_key(), self._drafter.pace())
         self._requests = 0
         if lines:
             self._keeper = None
@@ -345,9 +336,13 @@ class Session:
     def _go_on_with_pace(self) -> None:
         """Take up what was learned earlier of how fast passes are here."""
         if self._keeper and isinstance(self._drafter, RecapDrafter):
-            pace = self._keeper.load_pace(self._pace_key)
+            pace = self._keeper.load_pace(self._pace_key())
             if pace:
                 self._drafter.resume_pace(pace)
+
+    def _pace_key(self) -> str:
+        machine = machine_name(self._target.device)
+        return f"{self.model_name}, {self.dtype}, {self._target.form}, {machine}"
 
     def _open_memory(self, file: Path | None) -> None:
         tokenizer = self._loaded.encoder.tokenizer

@@ -4,18 +4,20 @@ Knows prompts, their positions and the cache; how a tree runs is `engine.passes`
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from engine import kernels
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
-from engine.packing import SAME_ROWS, keeps_bits
+from engine.packing import SAME_ROWS, hand_over, keeps_bits
 from engine.passes import (
     BIT_BY_BIT,
     USUAL,
+    WITH_OPERATORS,
     LanguagePart,
     PassShapes,
     VerifyPasses,
@@ -33,6 +35,9 @@ class Target:
     """A model and the cache of the request that it is answering.
 
     Between calls the cache holds every committed token but the last, which is the next tree's root.
+
+    Attributes:
+        form: how passes run: `eager`, with `operators` in C++, or `compiled`.
     """
 
     def __init__(self, model: Any, family: Family, shapes: PassShapes | None = None) -> None:
@@ -40,6 +45,7 @@ class Target:
         loaded with the attention of `engine.attention`. `shapes`: of verify passes; None is for
         the bits of half precision where the model's products keep them, too."""
         self.model = model
+        self.form: Literal["eager", "operators", "compiled"] = "eager"
         # Where a prompt enters; layers may be elsewhere, and move what they get themselves.
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._mrope = family.rope == "mrope"
@@ -92,6 +98,18 @@ class Target:
         logits: Tensor = output.logits[0]
         return logits.to(self.device).float()
 
+    def use_operators(self) -> None:
+        """Make verify passes faster with `engine.kernels`, which must `serve` the model.
+
+        Raises:
+            UnbuildableOperators: it cannot be done; passes stay as they were.
+        """
+        kernels.load()
+        hand_over(self.model)
+        self._cache.write = torch.ops.recap.write.default
+        self._passes = VerifyPasses(self.model, self._mrope, self._text, WITH_OPERATORS)
+        self.form = "operators"
+
     @torch.inference_mode()
     def compile(self) -> None:
         """Make verify passes faster; takes a while, and has no effect on what they compute.
@@ -110,6 +128,7 @@ class Target:
             tree.add(0, len(tree) - 1, 0, 1.0)
         passes.run(tree, cache, 0)
         self._passes = passes
+        self.form = "compiled"
 
     @property
     def same_nodes(self) -> int | None:

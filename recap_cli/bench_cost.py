@@ -108,6 +108,7 @@ def cost(
         dtype=dtype,
         random_weights=made,
         compile=compile,
+        say=_say,
         progress=error_console().is_terminal,
     )
     measured = wanted.within(subject.context_length)

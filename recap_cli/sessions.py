@@ -1,7 +1,7 @@
 """The one place that imports the part of `engine` that needs torch, and only when it is called."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +87,7 @@ def cost_subject(
     dtype: DType,
     random_weights: bool,
     compile: bool,
+    say: Callable[[str], None],
     progress: bool,
 ) -> "Subject":
     """A model whose passes are to be timed; see `engine.bench.cost.open_subject`.
@@ -98,7 +99,7 @@ def cost_subject(
 
     _show_downloads(progress)
     return open_subject(
-        model, device.value, dtype.value, random_weights=random_weights, compile=compile
+        model, device.value, dtype.value, random_weights=random_weights, compile=compile, say=say
     )
 
 

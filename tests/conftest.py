@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from engine import kernels
 from engine.compiled import require_compiler
 from engine.errors import UsageError
 from tests.zoo import Zoo
@@ -31,6 +33,18 @@ def _one_thread() -> None:
 def _interruptible() -> None:
     """Workers of pytest-xdist ignore Ctrl-C, and what tests start would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Operators in C++, where they can be built, for all tests and what they start; built once."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        if kernels.promising():
+            kernels.load()
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ pays is `payoff`'s business.
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from time import perf_counter
@@ -19,6 +19,7 @@ from engine.errors import ModelError, UsageError
 from engine.loading import Device, Dtype, load_model
 from engine.logits import predict
 from engine.options import DrafterOptions
+from engine.preparing import use_operators
 from engine.prompts import EncodedPrompt
 from engine.random_weights import random_model
 from engine.target import Target
@@ -126,9 +127,17 @@ class CostPoint:
 
 
 def open_subject(
-    name: str, device: Device, dtype: Dtype, *, random_weights: bool, compile: bool = False
+    name: str,
+    device: Device,
+    dtype: Dtype,
+    *,
+    random_weights: bool,
+    compile: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Subject:
     """Load a model or, with `random_weights`, make one of its config; compile its passes if asked.
+
+    `say` is told what takes its time.
 
     Raises:
         UsageError, ModelError: see `engine.loading.load_model` and `engine.random_weights`; or
@@ -143,6 +152,9 @@ def open_subject(
     if compile:
         require_compiler(target.device)
         target.compile()
+    else:
+        for notice in use_operators(target):
+            say(notice.message)
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return Subject(name, target, family.placeholder_ids(model.config), length)
 

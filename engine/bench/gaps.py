@@ -14,9 +14,10 @@ from engine.bench.conversations import Conversations
 from engine.bench.document import PLAIN, Difference, Record
 from engine.bench.protocol import Plan
 from engine.device_memory import within_memory
-from engine.errors import RequestError, UncompilableModel
+from engine.errors import RequestError
 from engine.loading import LoadedModel
 from engine.logits import GreedyRules
+from engine.preparing import prepare
 from engine.session import Request
 from engine.target import Target
 from engine.tree import DraftTree
@@ -69,9 +70,9 @@ def measure_gaps(
 ) -> Iterator[None]:
     """Fill in the gaps; yields after each prompt. What cannot be asked again stays open."""
     target = Target(loaded.model, loaded.family)
-    if plan.compile and found:
-        with suppress(UncompilableModel):
-            target.compile()
+    if found:
+        for _ in prepare(target, compile=plan.compile):
+            pass
     for parting in found:
         with suppress(RequestError), within_memory():
             request = conversations.request(parting.task, parting.turn, plan.max_tokens)

@@ -38,7 +38,7 @@ LAYERS = (
     {"decode", "random_weights"},
     {"text"},
     {"events"},
-    {"counting", "transcript"},
+    {"counting", "transcript", "preparing"},
     {"session"},
     {"dry_run", "conversation"},
     {"bench"},

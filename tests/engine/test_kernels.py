@@ -2,18 +2,20 @@
 
 import gc
 import re
-from types import SimpleNamespace
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._inductor.codecache import CppCodeCache
+from torch._inductor.cpp_builder import CppBuilder
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine import kernels
-from engine.errors import UncompilableModel
+from engine.errors import UnbuildableOperators
 from engine.packing import PackedWeights
+from tests.engine.test_packing import in_bfloat16
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's
 
@@ -194,10 +196,12 @@ def layers() -> list[nn.Linear]:
 @torch.inference_mode()
 def test_packed_layers_are_multiplied_by_their_key(layers: list[nn.Linear]) -> None:
     weights = PackedWeights(layers)
-    weights.hand_over()
     rows = torch.randn(1, 3, 24, generator=torch.Generator().manual_seed(1))
+    expected = weights.product(rows)
+    weights.hand_over()
     product = torch.ops.recap.packed_linear(rows, weights.key, 14)
-    assert torch.equal(product, weights.product(rows))
+    assert torch.equal(product, expected)
+    assert torch.equal(weights.product(rows), expected)
     key = weights.key
     weights.hand_over()
     assert weights.key == key
@@ -232,34 +236,112 @@ Output:
 main.cpp:1:10: fatal error: Python.h: No such file or directory"""
 
 
+@pytest.fixture
+def nothing_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of the library that was built, where another cache has none."""
+    there = kernels.library_file()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert not kernels.library_file().exists()
+    return there
+
+
+@pytest.mark.usefixtures("nothing_built")
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (OSError(28, "No space left on device"), "No space left on device"),
         (InvalidCxxCompiler("no-such-compiler"), "no-such-compiler is not found"),
         (CppCompileError(["g++", "main.cpp"], LONG), "Python.h: No such file or directory"),
     ],
 )
-def test_operators_that_cannot_be_built_are_told_of_with_the_reason(
+def test_operators_that_cannot_be_built_are_told_of_with_the_reason_and_not_promised_again(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
 ) -> None:
-    def fail(_: str) -> None:
+    def fail(_: CppBuilder) -> None:
         raise failure
 
-    monkeypatch.setattr(CppCodeCache, "load", fail)
-    with pytest.raises(UncompilableModel, match=re.escape(reason)):
+    assert kernels.promising()
+    monkeypatch.setattr(CppBuilder, "build", fail)
+    with pytest.raises(UnbuildableOperators, match=re.escape(reason)):
+        kernels.load.__wrapped__()
+    assert reason in kernels.refusal_file().read_text()
+    assert not kernels.promising()
+
+
+def test_a_cache_that_cannot_be_written_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UnbuildableOperators, match=r"Not a directory|File exists"):
         kernels.load.__wrapped__()
 
 
-def test_another_pytorch_gets_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources: list[str] = []
+@pytest.mark.parametrize("before", [None, b"cut short"], ids=["none", "damaged"])
+def test_a_library_is_built_where_there_is_no_sound_one_and_then_kept(
+    monkeypatch: pytest.MonkeyPatch, nothing_built: Path, before: bytes | None
+) -> None:
+    built: list[Path] = []
 
-    def build(source: str) -> SimpleNamespace:
-        sources.append(source)
-        return SimpleNamespace(recap_release=SimpleNamespace())
+    def build(builder: CppBuilder) -> None:
+        built.append(Path(shutil.copy(nothing_built, builder.get_target_file_path())))
 
-    monkeypatch.setattr(CppCodeCache, "load", build)
-    kernels.load.__wrapped__()
-    monkeypatch.setattr(torch, "__version__", "9.9")
-    kernels.load.__wrapped__()
-    assert sources[0] != sources[1]
+    monkeypatch.setattr(CppBuilder, "build", build)
+    file = kernels.library_file()
+    file.parent.mkdir(parents=True)
+    kernels.refusal_file().touch()
+    if before is not None:
+        file.write_bytes(before)
+    for _ in range(2):
+        kernels.load.__wrapped__()
+    assert len(built) == 1
+    assert file.read_bytes() == nothing_built.read_bytes()
+    assert not kernels.refusal_file().exists()
+    assert not built[0].exists()
+
+
+def test_another_pytorch_or_cpu_gets_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [kernels.library_file()]
+    for owner, name, value in (
+        (torch, "__version__", "9.9"),
+        (kernels, "cpu_name", lambda: "another"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            files.append(kernels.library_file())
+    assert len(set(files)) == 4
+
+
+def test_a_library_that_is_there_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert kernels.promising()
+
+
+@pytest.mark.usefixtures("nothing_built")
+def test_without_a_compiler_nothing_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not kernels.promising()
+
+
+def test_vectors_are_those_that_pytorch_computes_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for capability in ("AVX2", "AVX512"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda it=capability: it)
+        names.append(str(kernels._vectors()))
+    assert names == ["avx2", "avx512"]
+
+
+@in_bfloat16
+@torch.inference_mode()
+def test_a_lone_row_has_the_bits_that_it_has_among_others() -> None:
+    random = torch.Generator().manual_seed(0)
+    layer = nn.Linear(576, 1536, bias=False).bfloat16()
+    layer.weight.data = torch.randn(1536, 576, generator=random).bfloat16()
+    weights = PackedWeights([layer])
+    weights.hand_over()
+    rows = torch.randn(1, 40, 576, generator=random).bfloat16()
+    for few in (rows, rows[0]):
+        together = weights.product(few[..., :8, :])
+        for i in range(8):
+            alone = weights.product(few[..., i : i + 1, :])
+            assert torch.equal(alone, together[..., i : i + 1, :])

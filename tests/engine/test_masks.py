@@ -12,14 +12,16 @@ from engine.tree import DraftTree
 WINDOW = 4
 
 
-def masks_of(layer_types: list[str] | None, window: int | None, group: int = 1) -> TreeMasks:
+def masks_of(
+    layer_types: list[str] | None, window: int | None, group: int = 1, *, turned: bool = False
+) -> TreeMasks:
     config = SimpleNamespace(
         layer_types=layer_types,
         sliding_window=window,
         num_attention_heads=2 * group,
         num_key_value_heads=2,
     )
-    return TreeMasks(config, torch.float32, torch.device("cpu"))
+    return TreeMasks(config, torch.float32, torch.device("cpu"), turned=turned)
 
 
 def tree_of(*parents: int) -> DraftTree:
@@ -92,3 +94,18 @@ def test_buffers_stay_where_they_are() -> None:
     assert isinstance(first, Tensor)
     assert isinstance(later, Tensor)
     assert first.data_ptr() == later.data_ptr()
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_masks_by_key_are_the_same_turned_and_a_root_alone_has_a_row_for_each_head(
+    window: int | None,
+) -> None:
+    as_rows, by_key = (masks_of(None, window, 3, turned=turned) for turned in (False, True))
+    for tree, rows in ((tree_of(), 3), (tree_of(0, 0, 1), 12)):
+        expected = as_rows.of(tree, range(len(tree)), 6, 12)
+        turned = by_key.of(tree, range(len(tree)), 6, 12)
+        assert isinstance(expected, Tensor)
+        assert isinstance(turned, Tensor)
+        assert turned.shape == (1, 12, 1, 16)
+        assert torch.equal(turned[0, :, 0, :rows].T, expected[0, 0].expand(rows, -1))
+        assert torch.isneginf(turned[0, :, 0, rows:]).all()

@@ -221,6 +221,23 @@ def test_nodes_have_the_bits_that_they_would_have_without_other_branches(
     assert sum(same) >= (0.8 if nearly_all else 1) * len(same)
 
 
+@in_bfloat16
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_with_operators_all_nodes_have_them(zoo: Zoo, family: str) -> None:
+    loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
+    target, rng = Target(loaded.model, loaded.family), Random(0)
+    target.use_operators()
+    for messages in conversations(loaded.family.vision):
+        target.prefill(loaded.encoder.encode(messages), room=0)
+        tree = bushy(rng)
+        together = target.verify(tree)
+        for path in (path_to(tree, node) for node in range(0, len(tree), 5)):
+            assert target.exact(path) == path
+            alone = target.verify(chain([tree.tokens[node] for node in path]))[-1]
+            assert torch.equal(alone, together[path[-1]])
+
+
 BRANCHED = DraftTree([10, 11, 12, 13], [-1, 0, 0, 2], [0, 1, 1, 2], [-1, 0, 0, 0], [1.0] * 4)
 """A second child with a child of its own: their keys stand a vector further than they would."""
 

@@ -295,6 +295,7 @@ def test_what_passes_cost_is_known_to_the_next_run(zoo: Zoo, tmp_path: Path) -> 
 
     def learned(asked: int) -> dict[str, Any]:
         with session(loaded, memory_file=file, drafter=DrafterOptions()) as ours:
+            assert list(ours.prepare()) == []
             for _ in range(asked):
                 finished(ours, HELLO)
             assert isinstance(ours._drafter, RecapDrafter)

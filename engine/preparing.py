@@ -1,0 +1,51 @@
+"""What takes its time before the first answer, said before it is done, and how long it took."""
+
+from collections.abc import Iterator
+from time import perf_counter
+
+from engine import kernels
+from engine.errors import UnbuildableOperators, UncompilableModel
+from engine.events import Notice
+from engine.target import Target
+
+
+def prepare(target: Target, *, compile: bool) -> Iterator[Notice]:
+    """Make a target's passes as fast as is asked; what cannot be done is left out."""
+    if compile:
+        yield from _compile(target)
+    if target.form != "compiled":
+        yield from use_operators(target)
+
+
+def _compile(target: Target) -> Iterator[Notice]:
+    yield Notice("compiling the model; a minute or more at first, less in later runs")
+    started = perf_counter()
+    try:
+        target.compile()
+    except UncompilableModel as error:
+        yield Notice(f"{error}; it answers as it is")
+    else:
+        yield Notice(f"compiled in {perf_counter() - started:.0f} s")
+
+
+def use_operators(target: Target) -> Iterator[Notice]:
+    """Let a target's passes use operators in C++, if they serve its model; build them if need be.
+
+    Where that failed once it is not tried again, and nothing said.
+    """
+    if not kernels.serve(target.model) or not kernels.promising():
+        return
+    there = kernels.library_file().exists()
+    if not there:
+        yield Notice("building operators for this CPU; some seconds, once")
+    started = perf_counter()
+    try:
+        target.use_operators()
+    except UnbuildableOperators as error:
+        yield Notice(
+            f"{error}; answers take a little longer without. "
+            f"To have it tried again, delete {kernels.refusal_file()}"
+        )
+    else:
+        if not there:
+            yield Notice(f"built in {perf_counter() - started:.0f} s")
