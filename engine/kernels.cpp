@@ -43,6 +43,15 @@ constexpr int kKeys = 8;       // sums made at once, as many as hide a multiplic
 constexpr int kDims = 16;
 constexpr int64_t kTile = 32;  // keys widened at once, which the innermost cache holds
 
+// Asks for up to a tile of rows before they are needed: memory looks ahead to the end of a page only.
+template <typename T>
+void fetch(const T* from, int64_t stride, int64_t count, int64_t dims) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t row = 0; row < std::min(kTile, count); ++row) {
+    for (int64_t d = 0; d < dims; d += kLine) __builtin_prefetch(from + row * stride + d);
+  }
+}
+
 // `count` rows of numbers as floats, and the stride of these; floats are taken where they are.
 template <typename T>
 std::pair<const float*, int64_t> widened(const T* from, int64_t stride, int64_t count,
@@ -122,7 +131,9 @@ void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
             std::optional<double> softcap, const Room& room) {
   Lanes most(-std::numeric_limits<float>::infinity());
   for (int64_t first = 0; first < head.length; first += kTile) {
-    const int64_t count = std::min(kTile, head.length - first);
+    const int64_t count = std::min(kTile, head.length - first), next = first + kTile;
+    fetch(head.keys + next * head.key_stride, head.key_stride, head.length - next,
+          head.key_dims);
     const auto [keys, stride] = widened(head.keys + first * head.key_stride, head.key_stride,
                                         count, head.key_dims, room.wide);
     float* products = room.weights + first * kLanes;
@@ -148,7 +159,9 @@ void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
   }
   std::fill_n(room.sums, head.value_dims * kLanes, 0.f);
   for (int64_t first = 0; first < head.length; first += kTile) {
-    const int64_t count = std::min(kTile, head.length - first);
+    const int64_t count = std::min(kTile, head.length - first), next = first + kTile;
+    fetch(head.values + next * head.value_stride, head.value_stride, head.length - next,
+          head.value_dims);
     const auto [values, stride] = widened(head.values + first * head.value_stride,
                                           head.value_stride, count, head.value_dims, room.wide);
     accumulate<kDims>(room.weights + first * kLanes, values, 1, stride, count, head.value_dims,
