@@ -54,7 +54,7 @@ def tree_attention(
         key, value: [1, kv heads, T or more, head dim]; heads is a multiple of kv heads.
         attention_mask: [1, 1, heads a kv head * n, T], added to the scaled products, all queries of
             the first of these heads first; or one row for all. None, or boolean, outside decode
-            passes. With operators in C++ as `engine.kernels.by_key` has it.
+            passes. With operators in C++ as `engine.masks.MasksByKey` has it.
         scaling: factor of the products; None is 1 / sqrt(head dim).
         softcap: c in c * tanh(product / c), which bounds the scaled products; None does not.
 

@@ -10,19 +10,24 @@
 #include <ATen/cpu/vec/vec.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/macros/Export.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -275,6 +280,93 @@ void write_states(const at::Tensor& keys, const at::Tensor& values, int64_t keys
   write_one(values, values_row, slots, value_states);
 }
 
+// ---- predictions ------------------------------------------------------------------------------
+
+constexpr int64_t kBlock = 256;  // numbers of which the largest is noted, when the top k are sought
+constexpr int64_t kSmall = 16;   // blocks of a vocabulary whose exponentials are all computed
+constexpr float kNear = 8;       // in a larger one, those of blocks whose largest is so near the best
+constexpr float kMass = 2;       // times the exponential of their largest is what others count
+
+// The k largest of a row and their softmax, the best first, of equal ones the lowest id. Where a
+// number is not one, or infinite, all probabilities are zero. With large vocabularies they are
+// within 3 % (SmolLM2-135M on Spec-Bench, half of them within 0.2 %), in a third of the time.
+void top_of_row(const float* row, int64_t vocab, int64_t k, std::vector<float>& largest,
+                int64_t* ids, float* probs) {
+  largest.clear();
+  for (int64_t first = 0; first < vocab; first += kBlock) {
+    const int64_t end = std::min(vocab, first + kBlock);
+    Lanes most(-std::numeric_limits<float>::infinity());
+    for (int64_t i = first; i < end; i += kLanes) {
+      const int64_t count = std::min(kLanes, end - i);
+      const Lanes some = count == kLanes ? Lanes::loadu(row + i) : Lanes::loadu(row + i, count);
+      most = at::vec::maximum(most, count == kLanes ? some : Lanes::set(most, some, count));
+    }
+    largest.push_back(at::vec::vec_reduce_all<float>(
+        [](Lanes& a, Lanes& b) { return at::vec::maximum(a, b); }, most));
+    if (std::isnan(largest.back())) return;
+  }
+  const int64_t blocks = static_cast<int64_t>(largest.size());
+  std::vector<float> order(largest);
+  float least = -std::numeric_limits<float>::infinity();
+  if (k < blocks) {
+    std::nth_element(order.begin(), order.begin() + k - 1, order.end(), std::greater<>());
+    least = order[k - 1];
+  }
+  // There are k blocks with a number of at least `least`.
+  int64_t found = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    if (largest[block] < least) continue;
+    const int64_t end = std::min(vocab, (block + 1) * kBlock);
+    for (int64_t id = block * kBlock; id < end; ++id) {
+      if (row[id] < least || (found == k && !(row[id] > probs[k - 1]))) continue;
+      int64_t at = found < k ? found++ : k - 1;
+      for (; at > 0 && row[id] > probs[at - 1]; --at) {
+        probs[at] = probs[at - 1];
+        ids[at] = ids[at - 1];
+      }
+      probs[at] = row[id];
+      ids[at] = id;
+    }
+  }
+  const float best = probs[0];
+  Lanes sums(0.f);
+  float total = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    if (blocks > kSmall && largest[block] < best - kNear) {
+      total += kMass * std::exp(largest[block] - best);
+      continue;
+    }
+    const int64_t end = std::min(vocab, (block + 1) * kBlock);
+    int64_t i = block * kBlock;
+    for (; i + kLanes <= end; i += kLanes) {
+      sums = sums + (Lanes::loadu(row + i) - Lanes(best)).exp();
+    }
+    for (; i < end; ++i) total += std::exp(row[i] - best);
+  }
+  total += at::vec::vec_reduce_all<float>([](Lanes& a, Lanes& b) { return a + b; }, sums);
+  for (int64_t j = 0; j < k; ++j) {
+    probs[j] = std::isfinite(total) ? std::exp(probs[j] - best) / total : 0.f;
+  }
+}
+
+std::tuple<at::Tensor, at::Tensor> top(const at::Tensor& given, int64_t k) {
+  const at::Tensor logits = given.contiguous();
+  const int64_t n = logits.size(0), vocab = logits.size(1);
+  TORCH_CHECK(logits.scalar_type() == at::kFloat && k > 0 && k <= vocab);
+  at::Tensor ids = at::zeros({n, k}, logits.options().dtype(at::kLong));
+  at::Tensor probs = at::zeros({n, k}, logits.options());
+  const float* rows = logits.const_data_ptr<float>();
+  int64_t* all_ids = ids.mutable_data_ptr<int64_t>();
+  float* all_probs = probs.mutable_data_ptr<float>();
+  at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> largest;
+    for (int64_t i = begin; i < end; ++i) {
+      top_of_row(rows + i * vocab, vocab, k, largest, all_ids + i * k, all_probs + i * k);
+    }
+  });
+  return {ids, probs};
+}
+
 // ---- packed linear layers --------------------------------------------------------------------
 //
 // A compiler cannot see a packed weight as a tensor, so that a number stands for it. Where a row that
@@ -340,4 +432,5 @@ TORCH_LIBRARY_IMPL(recap, CPU, library) {
   library.impl("attend_by_key", &attend_by_key);
   library.impl("packed_linear", &packed_linear);
   library.impl("write", &write_states);
+  library.impl("top", &top);
 }

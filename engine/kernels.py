@@ -2,6 +2,7 @@
 
 - `recap::attend_by_key` is attention for few queries behind many keys, 1.3 to 2.5 times as fast as
   PyTorch's (Zen 5, bfloat16), with the same bits for a query whatever is beside it.
+- `recap::top` finds the k most probable tokens of rows of logits, in a tenth of the time.
 - `recap::write` and `recap::packed_linear` do what `engine.kv_cache` and `engine.packing` say,
   without Python: there are five such calls a layer, each of which takes microseconds.
 
@@ -33,7 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """In what attention may be asked for."""
 
 ROWS_STEP = 16
-"""Rows of a mask are padded to a multiple of this, the most floats that a vector holds."""
+"""A mask has a multiple of this many numbers for a key, the most floats that a vector holds."""
 
 
 def serve(model: Any) -> bool:
@@ -89,6 +90,11 @@ def load() -> ctypes.CDLL:
     return library
 
 
+def loaded() -> bool:
+    """Whether PyTorch has the operators."""
+    return load.cache_info().currsize > 0
+
+
 def _loaded(file: Path) -> ctypes.CDLL | None:
     """The library, where it is there and sound."""
     try:
@@ -130,17 +136,6 @@ def _vectors() -> Any:
     return known[capability]() if capability in known else pick_vec_isa()
 
 
-def by_key(mask: Tensor) -> Tensor:
-    """An additive mask [1, 1, rows, keys] as `recap::attend_by_key` takes it: each row its own.
-
-    Returns:
-        [1, keys, 1, rows or more] float32. Rows of the padding see nothing.
-    """
-    padding = (0, 0, 0, -mask.shape[2] % ROWS_STEP)
-    padded = torch.nn.functional.pad(mask.float(), padding, value=-torch.inf)
-    return padded.permute(0, 3, 1, 2).contiguous()
-
-
 def _attended(query: Tensor, _: Tensor, value: Tensor, *__: object) -> Tensor:
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
@@ -150,7 +145,9 @@ _LIBRARY.define(
     "attend_by_key(Tensor query, Tensor key, Tensor value, Tensor mask, float scale,"
     " float? softcap) -> Tensor"
 )
+_LIBRARY.define("top(Tensor logits, int k) -> (Tensor, Tensor)")
 _LIBRARY.define("hold(int key, Tensor weights, Tensor? bias, bool lonely) -> ()")
 torch.library.register_fake("recap::attend_by_key", _attended, lib=_LIBRARY)
 
 ATTEND_BY_KEY = torch.ops.recap.attend_by_key.default
+TOP = torch.ops.recap.top.default

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import logits_process as lp
 
+from engine import kernels
 from engine.errors import ModelError
 from engine.tree import DraftTree
 
@@ -85,9 +86,13 @@ def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     In a large vocabulary they are found among the k blocks with the largest maxima, which is exact
     up to ties and several times faster than a top-k over whole rows. The exponentials of all other
-    blocks are estimated from their maxima: computing them would take most of the time.
+    blocks are estimated from their maxima: computing them would take most of the time. An operator
+    in C++ does the same, if it is there.
     """
     n, vocab = logits.shape
+    if logits.device.type == "cpu" and kernels.loaded():
+        ids, probs = kernels.TOP(logits, k)
+        return ids, probs
     if vocab <= SMALL:
         probs, ids = logits.softmax(-1).topk(k)
         return ids, _known(probs)

@@ -4,8 +4,6 @@ Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is commi
 and itself; in layers with a sliding window only what is nearer than that. Several nodes have a row
 for each of the query heads that share a key-value head, as `engine.attention` takes them, so that
 no layer has to make them; as many share one in all layers. Knows no model's forward.
-
-Operators in C++ take masks by key (`engine.kernels.by_key`); they are turned once for all layers.
 """
 
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.kernels import by_key
+from engine.kernels import ROWS_STEP
 from engine.tree import DraftTree, visibility
 
 COLUMNS_STEP = 256
@@ -28,18 +26,15 @@ Masks = Tensor | dict[str, Tensor]
 class TreeMasks:
     """Masks for the layer types that a model's config names."""
 
-    def __init__(
-        self, text_config: Any, dtype: torch.dtype, device: torch.device, *, turned: bool
-    ) -> None:
-        """`text_config`: the config of the model's language part; `turned`: masks are by key."""
+    def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device) -> None:
+        """`text_config`: the config of the model's language part."""
         self._window: int | None = getattr(text_config, "sliding_window", None)
         # Mistral's config has no layer types: every layer has the window, if there is one.
         only = "full_attention" if self._window is None else "sliding_attention"
         self._kinds = sorted(set(getattr(text_config, "layer_types", None) or (only,)))
         heads = text_config.num_attention_heads
         self._group: int = heads // (getattr(text_config, "num_key_value_heads", None) or heads)
-        self._turned = turned
-        self._full = torch.empty((0, 0), dtype=torch.float32 if turned else dtype, device=device)
+        self._full = torch.empty((0, 0), dtype=dtype, device=device)
         self._sliding = self._full
         self._open = self._end = 0
 
@@ -48,13 +43,10 @@ class TreeMasks:
         of these heads first; one row for a root alone. A node's key is in slot `start` plus its
         place.
 
-        Columns behind the tree are hidden. A result is good until the next call. By key, a root
-        alone has a row for each of these heads, too.
+        Columns behind the tree are hidden. A result is good until the next call.
         """
         full = self._see(tree, places, start, extent)
         masks = {kind: self._of_kind(kind, full, tree, places, start) for kind in self._kinds}
-        if self._turned:
-            masks = {kind: by_key(mask) for kind, mask in masks.items()}
         return masks if len(masks) > 1 else masks[self._kinds[0]]
 
     def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
@@ -63,7 +55,7 @@ class TreeMasks:
         Before, columns up to `_open` were seen by all, and from `_end` on by none.
         """
         visible = visibility(tree.parents, places)
-        if len(tree) > 1 or self._turned:
+        if len(tree) > 1:
             visible = np.tile(visible, (self._group, 1))
         rows = len(visible)
         self._make_room(rows, extent)
@@ -96,13 +88,64 @@ class TreeMasks:
         if kind != "sliding_attention" or self._window is None:
             return full
         rows, extent = full.shape[2:]
-        own = torch.tensor(tree.depths, device=full.device) + start
-        positions = torch.arange(extent, device=full.device)
-        positions[start + torch.tensor(places, device=full.device)] = own
-        far = own[:, None] - positions >= self._window
-        far = far.repeat(rows // len(own), 1)
+        far = self._far(tree, places, start, extent, self._window)
+        far = far.repeat(rows // len(tree), 1)
         sliding = _cut(self._sliding, rows, extent)
         return sliding.copy_(full).masked_fill_(far, -torch.inf)
+
+    def _far(
+        self, tree: DraftTree, places: Sequence[int], start: int, extent: int, window: int
+    ) -> Tensor:
+        """[n, extent] bool: which keys are not in a node's window."""
+        device = self._full.device
+        own = torch.tensor(tree.depths, device=device) + start
+        positions = torch.arange(extent, device=device)
+        positions[start + torch.tensor(places, device=device)] = own
+        return own[:, None] - positions >= window
+
+
+class MasksByKey(TreeMasks):
+    """The same for operators in C++, in float32 on a CPU: a row for each key.
+
+    What all see is zero, of however many rows, so that a pass writes the rows of its tree alone.
+    """
+
+    def __init__(self, text_config: Any) -> None:
+        """`text_config`: the config of the model's language part."""
+        super().__init__(text_config, torch.float32, torch.device("cpu"))
+        self._numbers = torch.zeros(0)
+        self._written = slice(0)
+
+    def of(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Masks:
+        """[1, extent, 1, heads a key-value head * n or more] for a tree of n nodes; a root alone
+        is no exception. Else as `TreeMasks`."""
+        return super().of(tree, places, start, extent)
+
+    def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
+        width = -(-self._group * len(tree) // ROWS_STEP) * ROWS_STEP
+        if extent * width > len(self._numbers):
+            self._numbers = torch.zeros((extent + COLUMNS_STEP) * width)
+            self._written = slice(0)
+        numbers = self._numbers.numpy()
+        numbers[self._written] = 0
+        self._written = slice(start * width, extent * width)
+        visible = np.tile(visibility(tree.parents, places).T, self._group)
+        rows = numbers[self._written].reshape(-1, width)
+        rows[:] = -np.inf
+        rows[: visible.shape[0], : visible.shape[1]][visible] = 0
+        return self._numbers[: extent * width].view(1, extent, 1, width)
+
+    def _of_kind(
+        self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int
+    ) -> Tensor:
+        if kind != "sliding_attention" or self._window is None:
+            return full
+        sliding = full.clone()  # never `full` itself: to a compiler that is another case
+        if start + max(tree.depths) >= self._window:
+            far = self._far(tree, places, start, full.shape[1], self._window).T
+            far = far.repeat(1, self._group)
+            sliding[0, :, 0, : far.shape[1]].masked_fill_(far, -torch.inf)
+        return sliding
 
 
 def _cut(buffer: Tensor, rows: int, extent: int) -> Tensor:

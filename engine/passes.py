@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from engine.attention import evenly_summed, place_in_sum
 from engine.kv_cache import TreeCache
-from engine.masks import Masks, TreeMasks
+from engine.masks import Masks, MasksByKey, TreeMasks
 from engine.packing import SAME_ROWS
 from engine.tree import LANES, DraftTree, places
 
@@ -124,8 +124,9 @@ class VerifyPasses:
         self.places: list[int] = []
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
-        self._masks = TreeMasks(
-            model.config.get_text_config(), model.dtype, device, turned=shapes.by_key
+        config = model.config.get_text_config()
+        self._masks = (
+            MasksByKey(config) if shapes.by_key else TreeMasks(config, model.dtype, device)
         )
         self._numbers = torch.empty((3, 0), dtype=torch.int64, device=device)
 

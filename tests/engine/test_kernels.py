@@ -50,12 +50,16 @@ def hidden(heads: int, n: int, keys: int) -> Tensor:
     return mask.repeat(heads, 1)[None, None]
 
 
+def by_key(mask: Tensor) -> Tensor:
+    """[1, 1, rows, keys] -> [1, keys, 1, rows or more]."""
+    padded = nn.functional.pad(mask, (0, 0, 0, -mask.shape[2] % kernels.ROWS_STEP))
+    return padded.permute(0, 3, 1, 2).contiguous()
+
+
 def attended(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, softcap: float | None = None
 ) -> Tensor:
-    result: Tensor = torch.ops.recap.attend_by_key(
-        query, key, value, kernels.by_key(mask), 0.3, softcap
-    )
+    result: Tensor = torch.ops.recap.attend_by_key(query, key, value, by_key(mask), 0.3, softcap)
     return result
 
 
@@ -132,14 +136,6 @@ def test_a_query_has_the_same_bits_with_keys_that_it_does_not_see_between_and_be
     apart = torch.full((1, 1, 8, 200), -torch.inf).index_fill_(3, seen, 0)
     expected = attended(query, key, value, torch.zeros(1, 1, 8, 90))
     assert torch.equal(attended(query, keys, values, apart), expected)
-
-
-def test_masks_are_turned_and_have_rows_for_whole_vectors() -> None:
-    mask = hidden(3, 7, 11).bfloat16()
-    turned = kernels.by_key(mask)
-    assert turned.shape == (1, 11, 1, 32)
-    assert turned.dtype == torch.float32
-    assert torch.equal(turned[0, :, 0, :21].T, mask[0, 0].float())
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,33 @@
 """A node sees what is committed, its ancestors and itself, and in a window only what is near."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.masks import COLUMNS_STEP, TreeMasks
+from engine.kernels import ROWS_STEP
+from engine.masks import COLUMNS_STEP, MasksByKey, TreeMasks
 from engine.tree import DraftTree
 
 WINDOW = 4
 
 
-def masks_of(
-    layer_types: list[str] | None, window: int | None, group: int = 1, *, turned: bool = False
-) -> TreeMasks:
-    config = SimpleNamespace(
+def config_of(layer_types: list[str] | None, window: int | None, group: int) -> Any:
+    return SimpleNamespace(
         layer_types=layer_types,
         sliding_window=window,
         num_attention_heads=2 * group,
         num_key_value_heads=2,
     )
-    return TreeMasks(config, torch.float32, torch.device("cpu"), turned=turned)
+
+
+def masks_of(layer_types: list[str] | None, window: int | None, group: int = 1) -> TreeMasks:
+    config = config_of(layer_types, window, group)
+    return TreeMasks(config, torch.float32, torch.device("cpu"))
 
 
 def tree_of(*parents: int) -> DraftTree:
@@ -96,16 +102,24 @@ def test_buffers_stay_where_they_are() -> None:
     assert first.data_ptr() == later.data_ptr()
 
 
-@pytest.mark.parametrize("window", [None, WINDOW])
-def test_masks_by_key_are_the_same_turned_and_a_root_alone_has_a_row_for_each_head(
-    window: int | None,
-) -> None:
-    as_rows, by_key = (masks_of(None, window, 3, turned=turned) for turned in (False, True))
-    for tree, rows in ((tree_of(), 3), (tree_of(0, 0, 1), 12)):
-        expected = as_rows.of(tree, range(len(tree)), 6, 12)
-        turned = by_key.of(tree, range(len(tree)), 6, 12)
-        assert isinstance(expected, Tensor)
-        assert isinstance(turned, Tensor)
-        assert turned.shape == (1, 12, 1, 16)
-        assert torch.equal(turned[0, :, 0, :rows].T, expected[0, 0].expand(rows, -1))
-        assert torch.isneginf(turned[0, :, 0, rows:]).all()
+@given(st.data())
+def test_masks_by_key_are_the_same_turned_whatever_was_asked_before(data: st.DataObject) -> None:
+    kinds = data.draw(st.sampled_from([None, ["full_attention", "sliding_attention"]]))
+    window = data.draw(st.sampled_from([None, WINDOW]))
+    group = data.draw(st.integers(1, 3))
+    by_key = MasksByKey(config_of(kinds, window, group))
+    for _ in range(data.draw(st.integers(1, 6))):
+        nodes = data.draw(st.integers(1, 9))
+        tree = tree_of(*(data.draw(st.integers(0, node)) for node in range(nodes - 1)))
+        start = data.draw(st.integers(0, 300))
+        extent = start + nodes + data.draw(st.integers(0, 5))
+        # With a row for each head, of a root alone, too.
+        rows = masks_of(kinds, window).of(tree, range(nodes), start, extent)
+        turned = by_key.of(tree, range(nodes), start, extent)
+        expected, found = ({"": it} if isinstance(it, Tensor) else it for it in (rows, turned))
+        assert expected.keys() == found.keys()
+        for kind, mask in found.items():
+            assert mask.shape == (1, extent, 1, -(-group * nodes // ROWS_STEP) * ROWS_STEP)
+            assert mask.is_contiguous()
+            theirs = expected[kind][0, 0].repeat(group, 1)
+            assert torch.equal(mask[0, :, 0, : group * nodes].T, theirs)
