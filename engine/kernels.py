@@ -62,10 +62,14 @@ def refusal_file() -> Path:
 
 
 def promising() -> bool:
-    """Whether they are there, or may come to be: there is a compiler, and it has not failed."""
-    if library_file().exists():
+    """Whether they are there, or may come to be: there is a compiler, it has not failed, and what
+    it makes can be kept."""
+    file = library_file()
+    if file.exists():
         return True
-    return shutil.which(compiler()) is not None and not refusal_file().exists()
+    folder = next(folder for folder in file.parents if folder.exists())
+    kept = folder.is_dir() and os.access(folder, os.W_OK)
+    return kept and shutil.which(compiler()) is not None and not refusal_file().exists()
 
 
 @cache
@@ -110,13 +114,13 @@ def _built(file: Path) -> ctypes.CDLL:
     with FileLock(file.with_suffix(".lock")), TemporaryDirectory(dir=file.parent) as folder:
         if library := _loaded(file):  # another process has built it meanwhile
             return library
-        builder = CppBuilder(
-            name=file.stem,
-            sources=[str(SOURCE)],
-            output_dir=folder,
-            BuildOption=CppTorchOptions(vec_isa=_vectors()),
-        )
         try:
+            builder = CppBuilder(
+                name=file.stem,
+                sources=[str(SOURCE)],
+                output_dir=folder,
+                BuildOption=CppTorchOptions(vec_isa=_vectors()),
+            )
             builder.build()
         except Exception as error:
             refusal_file().write_text(str(error))

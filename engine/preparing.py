@@ -42,9 +42,10 @@ def use_operators(target: Target) -> Iterator[Notice]:
     try:
         target.use_operators()
     except UnbuildableOperators as error:
+        again = f"; it is tried again once {kernels.refusal_file()} is deleted"
         yield Notice(
-            f"{error}; answers take a little longer without. "
-            f"To have it tried again, delete {kernels.refusal_file()}"
+            f"{error}; answers take a little longer without"
+            f"{again if kernels.refusal_file().exists() else ''}"
         )
     else:
         if not there:

@@ -243,31 +243,36 @@ def nothing_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("nothing_built")
 @pytest.mark.parametrize(
-    ("failure", "reason"),
+    ("step", "failure", "reason"),
     [
-        (InvalidCxxCompiler("no-such-compiler"), "no-such-compiler is not found"),
-        (CppCompileError(["g++", "main.cpp"], LONG), "Python.h: No such file or directory"),
+        ("__init__", InvalidCxxCompiler("no-such-compiler"), "no-such-compiler is not found"),
+        (
+            "build",
+            CppCompileError(["g++", "main.cpp"], LONG),
+            "Python.h: No such file or directory",
+        ),
     ],
 )
 def test_operators_that_cannot_be_built_are_told_of_with_the_reason_and_not_promised_again(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
+    monkeypatch: pytest.MonkeyPatch, step: str, failure: Exception, reason: str
 ) -> None:
-    def fail(_: CppBuilder) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise failure
 
     assert kernels.promising()
-    monkeypatch.setattr(CppBuilder, "build", fail)
+    monkeypatch.setattr(CppBuilder, step, fail)
     with pytest.raises(UnbuildableOperators, match=re.escape(reason)):
         kernels.load.__wrapped__()
     assert reason in kernels.refusal_file().read_text()
     assert not kernels.promising()
 
 
-def test_a_cache_that_cannot_be_written_is_told_of(
+def test_where_nothing_can_be_kept_nothing_is_promised_and_building_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert not kernels.promising()
     with pytest.raises(UnbuildableOperators, match=r"Not a directory|File exists"):
         kernels.load.__wrapped__()
 
