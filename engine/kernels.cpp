@@ -296,10 +296,11 @@ void top_of_row(const float* row, int64_t vocab, int64_t k, std::vector<float>& 
   for (int64_t first = 0; first < vocab; first += kBlock) {
     const int64_t end = std::min(vocab, first + kBlock);
     Lanes most(-std::numeric_limits<float>::infinity());
-    for (int64_t i = first; i < end; i += kLanes) {
-      const int64_t count = std::min(kLanes, end - i);
-      const Lanes some = count == kLanes ? Lanes::loadu(row + i) : Lanes::loadu(row + i, count);
-      most = at::vec::maximum(most, count == kLanes ? some : Lanes::set(most, some, count));
+    int64_t i = first;
+    for (; i + kLanes <= end; i += kLanes) most = at::vec::maximum(most, Lanes::loadu(row + i));
+    if (i < end) {
+      const Lanes rest = Lanes::set(most, Lanes::loadu(row + i, end - i), end - i);
+      most = at::vec::maximum(most, rest);
     }
     largest.push_back(at::vec::vec_reduce_all<float>(
         [](Lanes& a, Lanes& b) { return at::vec::maximum(a, b); }, most));

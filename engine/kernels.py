@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 from torch import Tensor
 
 from engine.errors import UnbuildableOperators
-from engine.machine import cpu_name
+from engine.machine import cpu_features, cpu_name
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -51,25 +51,33 @@ def compiler() -> str:
 def library_file() -> Path:
     """Where the library of this source, for this PyTorch and CPU, is kept, built or not."""
     capability = torch.backends.cpu.get_cpu_capability()
-    made_for = (torch.__version__, torch.version.git_version, cpu_name(), capability)
+    cpu = (cpu_name(), cpu_features(), capability)
+    made_for = (torch.__version__, torch.version.git_version, *cpu)
     name = sha256("\n".join([SOURCE.read_text(), *map(str, made_for)]).encode()).hexdigest()[:16]
     return user_cache_path("recap", appauthor=False) / "operators" / f"{name}.so"
 
 
 def refusal_file() -> Path:
-    """Is there, with the reason, where building was tried and failed; `load` tries again."""
+    """Is there where building was tried and failed: a line that names the compiler, and why. `load`
+    tries again."""
     return library_file().with_suffix(".failed")
 
 
 def promising() -> bool:
     """Whether they are there, or may come to be: there is a compiler, it has not failed, and what
     it makes can be kept."""
-    file = library_file()
-    if file.exists():
-        return True
-    folder = next(folder for folder in file.parents if folder.exists())
-    kept = folder.is_dir() and os.access(folder, os.W_OK)
-    return kept and shutil.which(compiler()) is not None and not refusal_file().exists()
+    file, refusal = library_file(), refusal_file()
+    try:
+        if file.exists():
+            return True
+        folder = next(folder for folder in file.parents if folder.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            return False
+        if refusal.exists() and refusal.read_text().partition("\n")[0] == compiler():
+            return False
+    except OSError:
+        return False
+    return shutil.which(compiler()) is not None
 
 
 @cache
@@ -122,12 +130,14 @@ def _built(file: Path) -> ctypes.CDLL:
                 BuildOption=CppTorchOptions(vec_isa=_vectors()),
             )
             builder.build()
+            Path(builder.get_target_file_path()).replace(file)
+            library = ctypes.CDLL(str(file))
         except Exception as error:
-            refusal_file().write_text(str(error))
+            file.unlink(missing_ok=True)
+            refusal_file().write_text(f"{compiler()}\n{error}")
             raise
-        Path(builder.get_target_file_path()).replace(file)
     refusal_file().unlink(missing_ok=True)
-    return ctypes.CDLL(str(file))
+    return library
 
 
 def _vectors() -> Any:

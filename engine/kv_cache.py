@@ -5,7 +5,7 @@ forward that was abandoned half-way leaves a valid cache. Knows nothing of trees
 
 A prefill gets back what it may see. A pass that is compiled or captured once and run at any length
 must not depend on that length: it says by a tensor where it writes (`slots`), gets back whole
-buffers, and reads as many keys as its mask has columns.
+buffers, and reads as many keys as its mask is for.
 """
 
 from collections.abc import Callable, Sequence

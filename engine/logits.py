@@ -86,8 +86,8 @@ def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     In a large vocabulary they are found among the k blocks with the largest maxima, which is exact
     up to ties and several times faster than a top-k over whole rows. The exponentials of all other
-    blocks are estimated from their maxima: computing them would take most of the time. An operator
-    in C++ does the same, if it is there.
+    blocks are estimated from their maxima: computing them would take most of the time. On a CPU an
+    operator in C++ does much the same, once operators are loaded.
     """
     n, vocab = logits.shape
     if logits.device.type == "cpu" and kernels.loaded():

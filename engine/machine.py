@@ -16,9 +16,18 @@ def machine_name(device: torch.device) -> str:
 
 def cpu_name() -> str:
     """The processor's name where the system tells, else its architecture."""
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> str:
+    """What instructions the processor has, where the system tells."""
+    return _cpu_info("flags") or _cpu_info("Features")
+
+
+def _cpu_info(key: str) -> str:
+    """What Linux says of the first processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

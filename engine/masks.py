@@ -1,11 +1,12 @@
 """Attention masks of verify passes, in buffers that are kept from pass to pass.
 
 Additive: 0 where a node sees a token, -inf elsewhere. A node sees what is committed, its ancestors
-and itself; in layers with a sliding window only what is nearer than that. Several nodes have a row
-for each of the query heads that share a key-value head, as `engine.attention` takes them, so that
-no layer has to make them; as many share one in all layers. Knows no model's forward.
+and itself; in layers with a sliding window only what is nearer than that. A node has its numbers
+once for each of the query heads that share a key-value head, as attention takes them, so that no
+layer has to make them; as many share one in all layers. Knows no model's forward.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,10 +24,10 @@ Masks = Tensor | dict[str, Tensor]
 """One mask, or one for each layer type of a model that has several."""
 
 
-class TreeMasks:
+class _Masks(ABC):
     """Masks for the layer types that a model's config names."""
 
-    def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, text_config: Any, device: torch.device) -> None:
         """`text_config`: the config of the model's language part."""
         self._window: int | None = getattr(text_config, "sliding_window", None)
         # Mistral's config has no layer types: every layer has the window, if there is one.
@@ -34,20 +35,55 @@ class TreeMasks:
         self._kinds = sorted(set(getattr(text_config, "layer_types", None) or (only,)))
         heads = text_config.num_attention_heads
         self._group: int = heads // (getattr(text_config, "num_key_value_heads", None) or heads)
-        self._full = torch.empty((0, 0), dtype=dtype, device=device)
-        self._sliding = self._full
-        self._open = self._end = 0
+        self._device = device
 
     def of(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Masks:
-        """[1, 1, heads a key-value head * n, extent] for a tree of n nodes, all nodes of the first
-        of these heads first; one row for a root alone. A node's key is in slot `start` plus its
-        place.
+        """For a tree of n nodes behind `start` committed tokens, at least one; over `extent` keys.
 
-        Columns behind the tree are hidden. A result is good until the next call.
+        A node's key is in slot `start` plus its place; keys behind the tree are hidden. A result is
+        good until the next call.
         """
         full = self._see(tree, places, start, extent)
         masks = {kind: self._of_kind(kind, full, tree, places, start) for kind in self._kinds}
         return masks if len(masks) > 1 else masks[self._kinds[0]]
+
+    def _of_kind(
+        self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int
+    ) -> Tensor:
+        if kind != "sliding_attention" or self._window is None:
+            return full
+        return self._slide(full, tree, places, start, self._window)
+
+    @abstractmethod
+    def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
+        """The mask of layers without a window."""
+
+    @abstractmethod
+    def _slide(
+        self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
+    ) -> Tensor:
+        """The mask of layers with one; never `full` itself, which is another case to a compiler."""
+
+    def _far(
+        self, tree: DraftTree, places: Sequence[int], start: int, extent: int, window: int
+    ) -> Tensor:
+        """[n, extent] bool: which keys are not in a node's window."""
+        own = torch.tensor(tree.depths, device=self._device) + start
+        positions = torch.arange(extent, device=self._device)
+        positions[start + torch.tensor(places, device=self._device)] = own
+        return own[:, None] - positions >= window
+
+
+class TreeMasks(_Masks):
+    """[1, 1, heads a key-value head * n, extent], all nodes of the first of these heads first; one
+    row for a root alone."""
+
+    def __init__(self, text_config: Any, dtype: torch.dtype, device: torch.device) -> None:
+        """`text_config`: the config of the model's language part."""
+        super().__init__(text_config, device)
+        self._full = torch.empty((0, 0), dtype=dtype, device=device)
+        self._sliding = self._full
+        self._open = self._end = 0
 
     def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
         """Writes what changed since the last pass, in all rows: tokens committed since, and trees.
@@ -82,44 +118,26 @@ class TreeMasks:
             self._sliding = torch.empty_like(self._full)
         self._open = self._end = 0
 
-    def _of_kind(
-        self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int
+    def _slide(
+        self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
     ) -> Tensor:
-        if kind != "sliding_attention" or self._window is None:
-            return full
         rows, extent = full.shape[2:]
-        far = self._far(tree, places, start, extent, self._window)
-        far = far.repeat(rows // len(tree), 1)
+        far = self._far(tree, places, start, extent, window).repeat(rows // len(tree), 1)
         sliding = _cut(self._sliding, rows, extent)
         return sliding.copy_(full).masked_fill_(far, -torch.inf)
 
-    def _far(
-        self, tree: DraftTree, places: Sequence[int], start: int, extent: int, window: int
-    ) -> Tensor:
-        """[n, extent] bool: which keys are not in a node's window."""
-        device = self._full.device
-        own = torch.tensor(tree.depths, device=device) + start
-        positions = torch.arange(extent, device=device)
-        positions[start + torch.tensor(places, device=device)] = own
-        return own[:, None] - positions >= window
 
-
-class MasksByKey(TreeMasks):
-    """The same for operators in C++, in float32 on a CPU: a row for each key.
+class MasksByKey(_Masks):
+    """[1, extent, 1, heads a key-value head * n or more] float32, for operators in C++.
 
     What all see is zero, of however many rows, so that a pass writes the rows of its tree alone.
     """
 
     def __init__(self, text_config: Any) -> None:
         """`text_config`: the config of the model's language part."""
-        super().__init__(text_config, torch.float32, torch.device("cpu"))
+        super().__init__(text_config, torch.device("cpu"))
         self._numbers = torch.zeros(0)
         self._written = slice(0)
-
-    def of(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Masks:
-        """[1, extent, 1, heads a key-value head * n or more] for a tree of n nodes; a root alone
-        is no exception. Else as `TreeMasks`."""
-        return super().of(tree, places, start, extent)
 
     def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
         width = -(-self._group * len(tree) // ROWS_STEP) * ROWS_STEP
@@ -135,15 +153,12 @@ class MasksByKey(TreeMasks):
         rows[: visible.shape[0], : visible.shape[1]][visible] = 0
         return self._numbers[: extent * width].view(1, extent, 1, width)
 
-    def _of_kind(
-        self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int
+    def _slide(
+        self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
     ) -> Tensor:
-        if kind != "sliding_attention" or self._window is None:
-            return full
-        sliding = full.clone()  # never `full` itself: to a compiler that is another case
-        if start + max(tree.depths) >= self._window:
-            far = self._far(tree, places, start, full.shape[1], self._window).T
-            far = far.repeat(1, self._group)
+        sliding = full.clone()
+        if start + max(tree.depths) >= window:
+            far = self._far(tree, places, start, full.shape[1], window).T.repeat(1, self._group)
             sliding[0, :, 0, : far.shape[1]].masked_fill_(far, -torch.inf)
         return sliding
 

@@ -155,6 +155,7 @@ class PackedWeights:
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         """`layers`: all with a bias or all without."""
         self.sizes = [layer.out_features for layer in layers]
+        self._features = sum(self.sizes)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers))
         self._bias = torch.cat(biases) if biases else None
@@ -169,7 +170,7 @@ class PackedWeights:
     def product(self, rows: Tensor) -> Tensor:
         """[..., all features] of [..., in features]."""
         if self.key is not None:
-            product: Tensor = _PRODUCT(rows, self.key, sum(self.sizes))
+            product: Tensor = _PRODUCT(rows, self.key, self._features)
             return product
         if self._lonely and rows.numel() == rows.shape[-1]:
             return self._product(torch.cat([rows, rows], -2))[..., :1, :]
@@ -183,7 +184,7 @@ class PackedWeights:
 
     def _differs_alone(self, features: int) -> bool:
         """Whether some row's product depends on its being alone."""
-        shape = (sum(self.sizes), features, torch.get_num_threads())
+        shape = (self._features, features, torch.get_num_threads())
         if shape not in _LONELY:
             random = torch.Generator().manual_seed(0)
             pairs = -(-COMPARED // (2 * shape[0]))

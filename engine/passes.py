@@ -83,7 +83,7 @@ class LanguagePart:
         Args:
             ids: [1, n] int64.
             positions: [1, n] int64 rotary positions; [3, 1, n] for M-RoPE.
-            masks: as of `TreeMasks`; as many keys are read as a mask has columns.
+            masks: as of `TreeMasks` or `MasksByKey`; as many keys are read as they are for.
 
         Returns:
             [n, vocab] float32.

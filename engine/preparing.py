@@ -11,9 +11,9 @@ from engine.target import Target
 
 def prepare(target: Target, *, compile: bool) -> Iterator[Notice]:
     """Make a target's passes as fast as is asked; what cannot be done is left out."""
-    if compile:
+    if compile and target.form != "compiled":
         yield from _compile(target)
-    if target.form != "compiled":
+    if target.form == "eager":
         yield from use_operators(target)
 
 
@@ -31,7 +31,7 @@ def _compile(target: Target) -> Iterator[Notice]:
 def use_operators(target: Target) -> Iterator[Notice]:
     """Let a target's passes use operators in C++, if they serve its model; build them if need be.
 
-    Where that failed once it is not tried again, and nothing said.
+    What a compiler failed to build it is not asked for again, and nothing is said.
     """
     if not kernels.serve(target.model) or not kernels.promising():
         return

@@ -32,7 +32,7 @@ from engine.preparing import prepare
 from engine.prompts import EncodedPrompt, Message
 from engine.sizes import PixelLimits
 from engine.stats import DecodeStats
-from engine.target import Target
+from engine.target import Form, Target
 from engine.text import AnswerText
 from engine.tree import LANES, DraftTree
 
@@ -162,6 +162,11 @@ class Session:
         """
         loaded = load_model(options.model, options.device, options.dtype, options.device_map)
         return cls(loaded, options)
+
+    @property
+    def form(self) -> Form:
+        """How passes run; as asked for, and as far as it can be done, once it is prepared."""
+        return self._target.form
 
     def draft_with(self, drafter: Drafter) -> None:
         """Answer the requests that come with a drafter that was made, and has learned, elsewhere.

@@ -31,21 +31,25 @@ WARM_UP_TOKENS, WARM_UP_NODES = 100, 7
 """What passes are compiled with: no 0 or 1, which a compiler takes for constants."""
 
 
+Form = Literal["eager", "operators", "compiled"]
+"""How passes run: as transformers has them, with operators in C++, or compiled."""
+
+
 class Target:
     """A model and the cache of the request that it is answering.
 
     Between calls the cache holds every committed token but the last, which is the next tree's root.
 
     Attributes:
-        form: how passes run: `eager`, with `operators` in C++, or `compiled`.
+        form: how passes run.
     """
 
     def __init__(self, model: Any, family: Family, shapes: PassShapes | None = None) -> None:
         """`model`: a transformers model for causal or image-text-to-text generation, in eval mode,
-        loaded with the attention of `engine.attention`. `shapes`: of verify passes; None is for
+        loaded with the attention of `engine.attention`. `shapes`: of eager passes; None is for
         the bits of half precision where the model's products keep them, too."""
         self.model = model
-        self.form: Literal["eager", "operators", "compiled"] = "eager"
+        self.form: Form = "eager"
         # Where a prompt enters; layers may be elsewhere, and move what they get themselves.
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._mrope = family.rope == "mrope"

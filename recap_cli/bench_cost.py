@@ -179,6 +179,7 @@ def _measurement(
         model=subject.name,
         random_weights=random_weights,
         compiled=compiled,
+        operators=subject.target.form == "operators",
         parameters=parameter_count(model),
         device=str(subject.target.device),
         dtype=str(model.dtype).removeprefix("torch."),

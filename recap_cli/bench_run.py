@@ -99,6 +99,8 @@ class Run:
         if job.work.demo and not self._loaded.family.vision:
             raise UsageError(f"{self._loaded.name} only reads text: name prompts with --prompts")
         self._bench = Benchmark(self._loaded, plan)
+        for notice in self._bench.prepare():
+            stages.note(notice.message)
         self.header = _header(job, self._loaded, self._bench)
         self.requests = len(self._bench.steps)
         self.records: list[Record] = []
@@ -125,8 +127,6 @@ class Run:
         bench, plan, count = self._bench, self._bench.plan, self.requests
         if len(self.records) < count:
             requests = plan.warmup * len(plan.contenders)
-            for notice in bench.prepare():
-                stages.note(notice.message)
             _exhaust(stages.through("warming up", bench.warm_up(), requests))
             self._rehearse(stages)
         measured = bench.measure(self.records)
@@ -235,6 +235,7 @@ def _header(job: Job, loaded: "LoadedModel", bench: "Benchmark") -> "Header":
             "device": str(device),
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
             "compile": plan.compile,
+            "operators": bench.form == "operators",
             "max_tokens": plan.max_tokens,
             "repetitions": plan.repetitions,
             "warmup": plan.warmup,

@@ -203,6 +203,7 @@ def _circumstances(document: Document) -> str:
             settings["model"],
             f"{settings['dtype']} on {settings['device']}",
             *(("passes of our loop compiled",) if settings.get("compile") else ()),
+            *(("with operators in C++",) if settings.get("operators") else ()),
         ),
         (
             settings["workload"],

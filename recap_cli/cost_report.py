@@ -28,7 +28,7 @@ class Measurement:
 
     Attributes:
         model: its name, or that of the config of which it was made with `random_weights`.
-        compiled: whether passes were.
+        compiled, operators: whether passes were, or used operators in C++ uncompiled.
         parameters: how many it has, its vision tower's included, which no pass reads.
         started: ISO 8601.
         repeats: passes of each size that were wanted; points say how many there are.
@@ -40,6 +40,7 @@ class Measurement:
     model: str
     random_weights: bool
     compiled: bool
+    operators: bool
     parameters: int
     device: str
     dtype: str
@@ -144,7 +145,11 @@ def _circumstances(found: Measurement) -> str:
     groups: list[Sequence[str]] = [
         () if found.finished else ("unfinished",),
         (f"{weights}{found.model}", f"{found.parameters / 1e6:.0f} M parameters"),
-        (f"{found.dtype} on {found.device}{', compiled' if found.compiled else ''}",),
+        (
+            f"{found.dtype} on {found.device}",
+            *(("compiled",) if found.compiled else ()),
+            *(("with operators in C++",) if found.operators else ()),
+        ),
         (f"medians of {fewest}{max(passes)} passes",),
         (
             *((machine["gpu"],) if machine["gpu"] else ()),

@@ -37,9 +37,10 @@ class Machine(TypedDict):
 class Settings(TypedDict):
     """What all contenders had in common.
 
-    `started` is an ISO 8601 time; `compile`, whether our loop's passes are compiled, transformers'
-    own never are. `memory_start` is `cold`, `warm` or a file's path. `prompts`
-    tells workloads of the same description apart: a fingerprint of all texts and picture sources.
+    `started` is an ISO 8601 time; `compile` and `operators` say whether our loop's passes are
+    compiled, or use operators in C++ uncompiled; transformers' own never do. `memory_start` is
+    `cold`, `warm` or a file's path. `prompts` tells workloads of the same description apart: a
+    fingerprint of all texts and picture sources.
     `peak_memory` says what the records' `peak_memory_bytes` is a peak of: the one request, or the
     process since it started.
     """
@@ -48,6 +49,7 @@ class Settings(TypedDict):
     device: str
     dtype: str
     compile: bool
+    operators: bool
     max_tokens: int
     repetitions: int
     warmup: int

@@ -31,6 +31,7 @@ from engine.memory.paths import tokenizer_fingerprint
 from engine.memory.table import Tables
 from engine.memory.transitions import TokenMemory
 from engine.session import Session, SessionOptions
+from engine.target import Form
 
 WARM_UP_TOKENS = 16
 """Length of answers that only warm up."""
@@ -115,8 +116,13 @@ class Benchmark:
         self.conversations = Conversations(loaded, plan.tasks)
 
     def prepare(self) -> Iterator[Notice]:
-        """Compile, if that is planned; say so before, and how long it took."""
+        """Do what takes its time before the first request; say so before, and how long it took."""
         return self._session.prepare()
+
+    @property
+    def form(self) -> Form:
+        """How passes run, once all is prepared."""
+        return self._session.form
 
     def warm_up(self) -> Iterator[None]:
         """Let all answer the first prompt and forget it; yields after each request.

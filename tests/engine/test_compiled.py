@@ -18,10 +18,10 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig
 
-from engine import compiled
+from engine import compiled, kernels
 from engine.attention import NAME as TREE_ATTENTION
 from engine.compiled import CapturedForward, require_compiler
-from engine.errors import UncompilableModel, UsageError
+from engine.errors import UnbuildableOperators, UncompilableModel, UsageError
 from engine.events import Committed, Encoded, Finished, Notice
 from engine.families import FAMILIES
 from engine.kv_cache import TreeCache
@@ -212,6 +212,19 @@ def test_a_model_for_a_gpu_is_compiled_without_the_operators_in_c() -> None:
         "assert kernels.load.cache_info().currsize == 0\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_model_is_not_compiled_without_operators(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise UnbuildableOperators("operators in C++ cannot be built (so)")
+
+    monkeypatch.setattr(kernels, "load", fail)
+    loaded = zoo.loaded(FLAGSHIPS[0], torch.float32, None)
+    with pytest.raises(UncompilableModel, match=r"cannot be compiled \(operators .* \(so\)\)"):
+        Target(loaded.model, loaded.family).compile()
 
 
 def test_a_session_answers_without_what_cannot_be_compiled(

@@ -1,9 +1,11 @@
 """Operators in C++: attention by the textbook, with the same bits for a query in any company."""
 
+import ctypes
 import gc
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,12 +235,9 @@ main.cpp:1:10: fatal error: Python.h: No such file or directory"""
 
 
 @pytest.fixture
-def nothing_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The file of the library that was built, where another cache has none."""
-    there = kernels.library_file()
+def nothing_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache without a library."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    assert not kernels.library_file().exists()
-    return there
 
 
 @pytest.mark.usefixtures("nothing_built")
@@ -277,16 +276,32 @@ def test_where_nothing_can_be_kept_nothing_is_promised_and_building_is_an_error(
         kernels.load.__wrapped__()
 
 
-@pytest.mark.parametrize("before", [None, b"cut short"], ids=["none", "damaged"])
-def test_a_library_is_built_where_there_is_no_sound_one_and_then_kept(
-    monkeypatch: pytest.MonkeyPatch, nothing_built: Path, before: bytes | None
-) -> None:
-    built: list[Path] = []
+SOUND, DAMAGED = b"sound", b"cut short"
+
+
+@pytest.fixture
+def building(monkeypatch: pytest.MonkeyPatch, nothing_built: None) -> list[bytes]:
+    """What building makes, one after the other; nothing is compiled, nor loaded twice."""
+    made: list[bytes] = []
 
     def build(builder: CppBuilder) -> None:
-        built.append(Path(shutil.copy(nothing_built, builder.get_target_file_path())))
+        Path(builder.get_target_file_path()).write_bytes(made.pop(0))
+
+    def load(file: str) -> SimpleNamespace:
+        if not Path(file).exists() or Path(file).read_bytes() != SOUND:
+            raise OSError("cannot be loaded")
+        return SimpleNamespace(recap_release=SimpleNamespace())
 
     monkeypatch.setattr(CppBuilder, "build", build)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    return made
+
+
+@pytest.mark.parametrize("before", [None, DAMAGED], ids=["none", "damaged"])
+def test_a_library_is_built_where_there_is_no_sound_one_and_then_kept(
+    building: list[bytes], before: bytes | None
+) -> None:
+    building += [SOUND, b"built again"]
     file = kernels.library_file()
     file.parent.mkdir(parents=True)
     kernels.refusal_file().touch()
@@ -294,10 +309,27 @@ def test_a_library_is_built_where_there_is_no_sound_one_and_then_kept(
         file.write_bytes(before)
     for _ in range(2):
         kernels.load.__wrapped__()
-    assert len(built) == 1
-    assert file.read_bytes() == nothing_built.read_bytes()
-    assert not kernels.refusal_file().exists()
-    assert not built[0].exists()
+    assert building == [b"built again"]
+    assert file.read_bytes() == SOUND
+    left = {it.suffix for it in file.parent.iterdir()}
+    assert left <= {".so", ".lock"}
+
+
+def test_what_was_built_and_cannot_be_loaded_is_not_kept(building: list[bytes]) -> None:
+    building.append(DAMAGED)
+    with pytest.raises(UnbuildableOperators, match="cannot be loaded"):
+        kernels.load.__wrapped__()
+    assert not kernels.library_file().exists()
+    assert not kernels.promising()
+
+
+@pytest.mark.usefixtures("nothing_built")
+def test_another_compiler_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels.refusal_file().parent.mkdir(parents=True)
+    kernels.refusal_file().write_text(f"{kernels.compiler()}\nso")
+    assert not kernels.promising()
+    monkeypatch.setenv("CXX", shutil.which(kernels.compiler()) or "")
+    assert kernels.promising()
 
 
 def test_another_pytorch_or_cpu_gets_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,12 +337,13 @@ def test_another_pytorch_or_cpu_gets_another_library(monkeypatch: pytest.MonkeyP
     for owner, name, value in (
         (torch, "__version__", "9.9"),
         (kernels, "cpu_name", lambda: "another"),
+        (kernels, "cpu_features", lambda: "fewer"),
         (torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
             files.append(kernels.library_file())
-    assert len(set(files)) == 4
+    assert len(set(files)) == 5
 
 
 def test_a_library_that_is_there_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +363,39 @@ def test_vectors_are_those_that_pytorch_computes_with(monkeypatch: pytest.Monkey
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda it=capability: it)
         names.append(str(kernels._vectors()))
     assert names == ["avx2", "avx512"]
+
+
+def test_models_in_other_numbers_or_places_are_not_served() -> None:
+    model = SimpleNamespace(dtype=torch.float32, parameters=nn.Linear(2, 2).parameters)
+    assert kernels.serve(model)
+    elsewhere = nn.Linear(2, 2, device="meta")
+    for change in (
+        {"dtype": torch.float64},
+        {"parameters": elsewhere.parameters},
+        {"parameters": nn.ModuleList([elsewhere, nn.Linear(2, 2)]).parameters},
+    ):
+        assert not kernels.serve(SimpleNamespace(**(vars(model) | change)))
+
+
+def test_what_the_top_k_of_many_leave_is_estimated_closely() -> None:
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 50_000, generator=random) * torch.tensor([[1.0], [2], [4], [8]])
+    ids, probs = torch.ops.recap.top(rows, 8)
+    expected = rows.softmax(-1).topk(8)
+    assert torch.equal(ids, expected.indices)
+    torch.testing.assert_close(probs, expected.values, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("at", [0, 49_999])
+def test_after_an_overflow_no_probability_is_known(bad: float, at: int) -> None:
+    rows = torch.zeros(2, 50_000)
+    rows[0, at] = bad
+    ids, probs = torch.ops.recap.top(rows, 8)
+    assert not probs[0].any()
+    assert ids.min() >= 0
+    assert ids.max() < 50_000
+    torch.testing.assert_close(probs[1], torch.full((8,), 1 / 50_000))
 
 
 @in_bfloat16

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import logits_process as lp
 
+from engine import kernels
 from engine.errors import ModelError
 from engine.logits import SMALL, GreedyRules, predict
 from engine.tree import DraftTree
@@ -31,6 +32,15 @@ def logits(draw: st.DrawFn, vocabularies: tuple[int, ...] = SMALL_ONES + LARGE_O
         drawn[:, draw(st.integers(0, vocab - 1)) :] = -torch.inf
         drawn[:, 0] = 1.0
     return drawn
+
+
+@pytest.fixture(params=["PyTorch", "C++"], autouse=True)
+def searched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the top k are found."""
+    if request.param == "PyTorch":
+        monkeypatch.setattr(kernels, "loaded", lambda: False)
+    elif not kernels.loaded():
+        pytest.skip("no operators here")
 
 
 @given(logits(), st.sampled_from([0, 1, 2, 8, 64]))

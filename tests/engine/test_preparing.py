@@ -53,7 +53,7 @@ def test_what_cannot_be_built_is_said_once_with_the_way_out_and_passes_go_withou
 ) -> None:
     def fail() -> None:
         kernels.refusal_file().parent.mkdir(parents=True)
-        kernels.refusal_file().touch()
+        kernels.refusal_file().write_text(f"{kernels.compiler()}\nso")
         raise UnbuildableOperators("operators in C++ cannot be built (so)")
 
     monkeypatch.setattr(kernels, "load", fail)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine import kernels
 from engine.bench import answers
 from engine.bench.contenders import contenders
 from engine.bench.recipes import SETS
@@ -50,6 +51,7 @@ class TestResults:
             "device": "cpu",
             "dtype": "float32",
             "compile": False,
+            "operators": kernels.promising(),
             "max_tokens": 6,
             "repetitions": 2,
             "warmup": 1,

@@ -26,6 +26,7 @@ class FakeTarget:
     """Verifies by doing nothing; after `passes` of them the process gets a signal."""
 
     device = torch.device("cpu")
+    form = "eager"
 
     def __init__(self, passes: int, signum: signal.Signals) -> None:
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=40))

@@ -229,6 +229,11 @@ class TestCircumstances:
         made["settings"] |= {"compile": True}
         assert "bfloat16 on cpu, passes of our loop compiled; " in tables(made).circumstances
 
+    def test_operators_are_named(self) -> None:
+        made = pair()
+        made["settings"] |= {"operators": True}
+        assert "bfloat16 on cpu, with operators in C++; " in tables(made).circumstances
+
     def test_what_is_unfinished_says_so(self) -> None:
         made = document(record("plain", "a"), record("plain", "b"), record("recap", "a"))
         made["tasks"][0]["turns"] = 2

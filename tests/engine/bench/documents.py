@@ -108,6 +108,7 @@ def document(*records: Record, failures: dict[str, str] | None = None) -> Docume
             "device": "cpu",
             "dtype": "bfloat16",
             "compile": False,
+            "operators": False,
             "max_tokens": 128,
             "repetitions": 1 + max((record["repetition"] for record in records), default=0),
             "warmup": 1,
