@@ -180,8 +180,11 @@ class PassCost:
 class Budget:
     """Picks the size of a tree whose nodes are offered likeliest first.
 
-    With E expected tokens for a cost C a pass yields E / C; the size with the largest quotient is
-    kept. How many of the drafted tokens come true beside what was promised scales all promises.
+    All passes together yield most where each node is worth what its slot costs at the rate of
+    tokens that passes have had of late: of E expected tokens for a cost C the size with the largest
+    E - rate * C is kept. (The largest E / C of each pass would give too many slots to passes that
+    foresee little.) How many of the drafted tokens come true beside what was promised scales all
+    promises.
     Sizes whose cost is not known are tried out: a few in the first passes, later one now and then,
     so that a size that was once dear by mischance is not given up for good.
 
@@ -198,7 +201,7 @@ class Budget:
     WORTH = 1.4
     """A drafted token is worth more than its chance to be accepted: what the target predicts after
     it is learned in any case. Measured on the demo model, where 1.3 to 1.7 were alike."""
-    LEARNED = 0.3
+    LEARNED = 0.2
     """What a slot is worth for the same reason, whatever its chance: this share of the accepted
     tokens that predictions of rejected guesses foresaw, by how many such guesses there were."""
     LEARNED_PRIOR = (5.0, 100.0)
@@ -210,9 +213,9 @@ class Budget:
     COLD = 4
     """Their size."""
     SIZES = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128))
-    """Sizes of trees unless another is better by more than `NEARLY`: a size that was not run before
-    in this process has its kernels made first, which takes as long as one to four passes."""
-    NEARLY = 0.97
+    """Sizes of trees unless another is better by more than `NEARLY` of the expected tokens: a size
+    that was not run before in this process has its kernels made first, which takes milliseconds."""
+    NEARLY = 0.03
     FIRST = (1, 8, 1, 8)
     """Sizes that are tried out at first."""
     LATER = PassCost.KNOTS[:5]
@@ -220,6 +223,9 @@ class Budget:
     DEAR = 4.0
     FADING = 0.75
     """How likely further nodes are beside the next, where a size is only looked forward to."""
+    RATE_PRIOR = 6.0
+    """Plain steps, as if seen before."""
+    RATE_DECAY = 0.98
     AGAIN = 64
     """Passes from one trial to the next; the first come after 8, 16 and 32."""
 
@@ -229,6 +235,7 @@ class Budget:
         self._ran: set[int] = set()
         self._promised = self._came = self.PRIOR
         self._foreseen, self._rejected = self.LEARNED_PRIOR
+        self._committed = self._spent = self.RATE_PRIOR
         self.start()
 
     def numbers(self) -> dict[str, Any]:
@@ -260,7 +267,9 @@ class Budget:
             )
         self.cost = self._costs[length]
         self._size = self._usual = self._tokens = 1
-        self._expected = self._best = self._best_usual = 1.0
+        self._rate = self._committed / self._spent
+        self._expected = 1.0
+        self._best = self._best_usual = self._value()
         self._sums = [0.0]
         self._trust = self.WORTH * self._came / self._promised
         self._learned = self.LEARNED * self._foreseen / self._rejected
@@ -281,7 +290,8 @@ class Budget:
     @property
     def size(self) -> int:
         """Tokens of the best tree among those offered, root included, or of one nearly as good."""
-        return self._usual if self._best_usual >= self.NEARLY * self._best else self._size
+        nearly = self._best - self.NEARLY * self._expected
+        return self._usual if self._best_usual >= nearly else self._size
 
     def floor(self) -> float:
         """No path less probable than this can be worth its slot, in a tree of any size.
@@ -292,7 +302,7 @@ class Budget:
             return 0.0
         points = pairwise(zip(PassCost.KNOTS, self.cost.at_knots, strict=True))
         slopes = ((high - low) / (right - left) for (left, low), (right, high) in points)
-        return max(min(slopes) - self._learned, 0.0) / self._trust
+        return max(self._rate * min(slopes) - self._learned, 0.0) / self._trust
 
     def wants(self, probability: float) -> bool:
         """Whether the next likeliest node may pay, now or with others behind it; if so, it is in.
@@ -303,7 +313,7 @@ class Budget:
         if self._tokens >= (self._trial or PassCost.KNOTS[-1]):
             return False
         gain = probability * self._trust + self._learned
-        value = (self._expected + gain) / self.cost.ratio(self._tokens + 1)
+        value = self._value(1, gain)
         if not self._trial and value <= self._best and not self._later(gain):
             return False
         self._tokens += 1
@@ -315,12 +325,16 @@ class Budget:
             self._best_usual, self._usual = value, self._tokens
         return True
 
+    def _value(self, more: int = 0, gain: float = 0.0) -> float:
+        """Of a tree with so many more nodes, which add so many expected tokens in all."""
+        return self._expected + gain - self._rate * self.cost.ratio(self._tokens + more)
+
     def _later(self, gain: float) -> bool:
         """Whether a larger tree would pay if its further nodes were nearly as likely."""
         each = self.FADING * gain
         tokens, expected = self._tokens, self._expected - each * self._tokens
         return any(
-            expected + each * larger > self._best * ratio
+            expected + each * larger - self._rate * ratio > self._best
             for larger, ratio in zip(PassCost.KNOTS, self.cost.at_knots, strict=True)
             if larger > tokens
         )
@@ -336,6 +350,10 @@ class Budget:
         elif tokens in self._ran:
             self.cost.observe(tokens, seconds)
         self._ran.add(tokens)
+        prior, decay = self.RATE_PRIOR, self.RATE_DECAY
+        spent = self.cost.ratio(min(tokens, PassCost.KNOTS[-1]))
+        self._committed = _faded(self._committed, committed, prior, decay)
+        self._spent = _faded(self._spent, spent, prior, decay)
         if 1 < tokens <= len(self._sums):
             promised = self._sums[tokens - 1]
             self._promised = _faded(self._promised, promised, self.PRIOR, self.DECAY)

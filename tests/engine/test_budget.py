@@ -286,9 +286,21 @@ def test_what_slowed_the_first_passes_does_not_decide_for_long() -> None:
 
 def test_nothing_below_the_floor_is_wanted() -> None:
     budget = Budget()
-    _drive(budget, line(0.1), ALMOST_CERTAIN, passes=40)
+    _drive(budget, line(0.1), ALMOST_CERTAIN, passes=50)
     budget.start()
+    assert 0 < budget.floor() < 1
     assert not budget.wants(0.99 * budget.floor())
+
+
+def test_where_passes_commit_much_a_guess_must_be_worth_more() -> None:
+    """A slot costs a tenth of a plain step: there that is the time of 0.3 tokens, else of 0.1."""
+    wanted = []
+    for chances in (HOPELESS, ALMOST_CERTAIN):
+        budget = Budget()
+        _drive(budget, line(0.1), chances, passes=50)
+        budget.start()
+        wanted.append(budget.wants(0.15))
+    assert wanted == [True, False]
 
 
 @pytest.mark.parametrize(
