@@ -2,7 +2,7 @@
 
 - `recap::attend_by_key` is attention for few queries behind many keys, 1.3 to 2.5 times as fast as
   PyTorch's (Zen 5, bfloat16), with the same bits for a query whatever is beside it.
-- `recap::top` finds the k most probable tokens of rows of logits, in a tenth of the time.
+- `recap::top` finds the k most probable tokens of rows of logits.
 - `recap::write` and `recap::packed_linear` do what `engine.kv_cache` and `engine.packing` say,
   without Python: there are five such calls a layer, each of which takes microseconds.
 
