@@ -267,7 +267,7 @@ class Budget:
             )
         self.cost = self._costs[length]
         self._size = self._usual = self._tokens = 1
-        self._rate = self._committed / self._spent
+        self._rate = max(self._committed / self._spent, 1.0)  # which plain steps have
         self._expected = 1.0
         self._best = self._best_usual = self._value()
         self._sums = [0.0]

@@ -303,6 +303,15 @@ def test_where_passes_commit_much_a_guess_must_be_worth_more() -> None:
     assert wanted == [True, False]
 
 
+def test_where_trees_came_to_nothing_a_guess_must_be_worth_as_much_as_beside_plain_steps() -> None:
+    budget, curve = Budget(), line(0.1)
+    for size in (1, 16) * 25:
+        budget.start()
+        budget.observe(size, 1, 0.03 * curve(size))
+    budget.start()
+    assert not budget.wants(0.05)
+
+
 @pytest.mark.parametrize(
     ("first", "seen", "passes"),
     [(0.0, 1.0, 9), (-0.1, 1.0, 9), (0.1, 0.0, 9), (0.1, -1.0, 9), (0.1, 1.0, -9)],
