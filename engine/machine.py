@@ -1,6 +1,7 @@
 """What computes, by name: for benchmarks, and for what is remembered of its speed."""
 
 import platform
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,18 +17,20 @@ def machine_name(device: torch.device) -> str:
 
 def cpu_name() -> str:
     """The processor's name where the system tells, else its architecture."""
-    return _cpu_info("model name") or platform.processor() or platform.machine()
+    return _cpu_info().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_features() -> str:
     """What instructions the processor has, where the system tells."""
-    return _cpu_info("flags") or _cpu_info("Features")
+    return _cpu_info().get("flags") or _cpu_info().get("Features") or ""
 
 
-def _cpu_info(key: str) -> str:
-    """What Linux says of the first processor."""
+@cache
+def _cpu_info() -> dict[str, str]:
+    """What Linux says of the first processor; elsewhere nothing."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+        return {}
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
