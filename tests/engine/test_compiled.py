@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,8 +30,8 @@ from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
 from engine.tree import DraftTree
-from tests.engine.test_packing import bushy, chain, in_bfloat16
-from tests.engine.test_target import path_to, tree_of
+from tests.engine.test_packing import check_bits, in_bfloat16
+from tests.engine.test_target import tree_of
 from tests.models import FLAGSHIPS, random_model, text_sizes
 from tests.zoo import Zoo, conversations
 
@@ -116,15 +115,9 @@ def test_compiled_nodes_have_the_bits_that_they_would_have_without_other_branche
     zoo: Zoo, family: str
 ) -> None:
     loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
-    target, tree = Target(loaded.model, loaded.family), bushy(Random(0))
+    target = Target(loaded.model, loaded.family)
     target.compile()
-    for messages in conversations(loaded.family.vision):
-        target.prefill(loaded.encoder.encode(messages), room=0)
-        together = target.verify(tree)
-        for path in (path_to(tree, node) for node in range(0, len(tree), 5)):
-            assert target.exact(path) == path
-            alone = target.verify(chain([tree.tokens[node] for node in path]))[-1]
-            assert torch.equal(alone, together[path[-1]])
+    check_bits(target, loaded)
 
 
 @in_bfloat16
@@ -227,13 +220,8 @@ def test_a_model_is_not_compiled_without_operators(
         Target(loaded.model, loaded.family).compile()
 
 
-def test_a_session_answers_without_what_cannot_be_compiled(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: Target) -> None:
-        raise UncompilableModel("this model cannot be compiled (so)")
-
-    monkeypatch.setattr(Target, "compile", refuse)
+@pytest.mark.usefixtures("uncompilable")
+def test_a_session_answers_without_what_cannot_be_compiled(zoo: Zoo) -> None:
     loaded = zoo.loaded(FLAGSHIPS[0], torch.float32, None)
     session = Session(loaded, SessionOptions(memory=False, compile=True))
     events = list(session.generate(Request(conversations(vision=False)[0], max_tokens=3)))

@@ -234,12 +234,6 @@ Output:
 main.cpp:1:10: fatal error: Python.h: No such file or directory"""
 
 
-@pytest.fixture
-def nothing_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache without a library."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-
-
 @pytest.mark.usefixtures("nothing_built")
 @pytest.mark.parametrize(
     ("step", "failure", "reason"),

@@ -14,7 +14,7 @@ from engine.attention import KEYS_AT_ONCE
 from engine.drafters.registry import Method
 from engine.events import Finished
 from engine.families import FAMILIES
-from engine.loading import Dtype, load_model
+from engine.loading import Dtype, LoadedModel, load_model
 from engine.options import DrafterOptions
 from engine.packing import (
     SAME_ROWS,
@@ -221,13 +221,9 @@ def test_nodes_have_the_bits_that_they_would_have_without_other_branches(
     assert sum(same) >= (0.8 if nearly_all else 1) * len(same)
 
 
-@in_bfloat16
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_with_operators_all_nodes_have_them(zoo: Zoo, family: str) -> None:
-    loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
-    target, rng = Target(loaded.model, loaded.family), Random(0)
-    target.use_operators()
+def check_bits(target: Target, loaded: LoadedModel) -> None:
+    """Every node has the bits that it would have without other branches."""
+    rng = Random(0)
     for messages in conversations(loaded.family.vision):
         target.prefill(loaded.encoder.encode(messages), room=0)
         tree = bushy(rng)
@@ -236,6 +232,16 @@ def test_with_operators_all_nodes_have_them(zoo: Zoo, family: str) -> None:
             assert target.exact(path) == path
             alone = target.verify(chain([tree.tokens[node] for node in path]))[-1]
             assert torch.equal(alone, together[path[-1]])
+
+
+@in_bfloat16
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_with_operators_all_nodes_have_them(zoo: Zoo, family: str) -> None:
+    loaded = load_model(str(zoo.folder_of(family, None)), "cpu", "bfloat16")
+    target = Target(loaded.model, loaded.family)
+    target.use_operators()
+    check_bits(target, loaded)
 
 
 BRANCHED = DraftTree([10, 11, 12, 13], [-1, 0, 0, 2], [0, 1, 1, 2], [-1, 0, 0, 0], [1.0] * 4)

@@ -1,13 +1,10 @@
 """What is done before the first answer, and what the user reads of it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
 from engine import kernels
-from engine.errors import UnbuildableOperators, UncompilableModel
+from engine.errors import UnbuildableOperators
 from engine.preparing import prepare
 from engine.target import Target
 from engine.tree import DraftTree
@@ -18,11 +15,6 @@ from tests.zoo import Zoo, conversations
 def target(zoo: Zoo) -> Target:
     loaded = zoo.loaded("llama", torch.float32, None)
     return Target(loaded.model, loaded.family)
-
-
-@pytest.fixture
-def nothing_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def said(target: Target, *, compile: bool = False) -> list[str]:
@@ -83,14 +75,8 @@ def test_models_that_they_do_not_serve_go_without(zoo: Zoo) -> None:
     assert target.form == "eager"
 
 
-@pytest.mark.usefixtures("compiler")
-def test_a_model_that_cannot_be_compiled_gets_operators_all_the_same(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: Any) -> None:
-        raise UncompilableModel("this model cannot be compiled (so)")
-
-    monkeypatch.setattr(Target, "compile", refuse)
+@pytest.mark.usefixtures("compiler", "uncompilable")
+def test_a_model_that_cannot_be_compiled_gets_operators_all_the_same(target: Target) -> None:
     _, outcome = said(target, compile=True)
     assert outcome == "this model cannot be compiled (so); it answers as it is"
     assert target.form == "operators"
