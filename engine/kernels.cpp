@@ -5,10 +5,8 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/macros/Export.h>
@@ -20,14 +18,13 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "products.h"
 
 namespace {
 
@@ -368,70 +365,21 @@ std::tuple<at::Tensor, at::Tensor> top(const at::Tensor& given, int64_t k) {
   return {ids, probs};
 }
 
-// ---- packed linear layers --------------------------------------------------------------------
-//
-// A compiler cannot see a packed weight as a tensor, so that a number stands for it. Where a row that
-// is alone is summed in another way than rows together (`lonely`), it gets company.
-
-struct Packed {
-  at::Tensor weights;
-  std::optional<at::Tensor> bias;
-  bool lonely;
-};
-
-std::mutex& lock() {
-  static std::mutex it;
-  return it;
-}
-
-std::unordered_map<int64_t, Packed>& held() {
-  static auto* all = new std::unordered_map<int64_t, Packed>();  // outlives what runs at exit
-  return *all;
-}
-
-void hold(int64_t key, const at::Tensor& weights, const std::optional<at::Tensor>& bias,
-          bool lonely) {
-  const std::lock_guard guard(lock());
-  held()[key] = {weights, bias, lonely};
-}
-
-at::Tensor packed_linear(const at::Tensor& rows, int64_t key, int64_t /*out_features*/) {
-  using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                             std::string_view, c10::List<std::optional<at::Scalar>>,
-                             std::optional<std::string_view>);
-  static const auto product = c10::Dispatcher::singleton()
-                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                                  .typed<Product>();
-  Packed packed;
-  {
-    const std::lock_guard guard(lock());
-    packed = held().at(key);
-  }
-  const c10::List<std::optional<at::Scalar>> no_numbers;
-  const auto multiplied = [&](const at::Tensor& given) {
-    return product.call(given, packed.weights, packed.bias, "none", no_numbers, "");
-  };
-  if (packed.lonely && rows.numel() == rows.size(-1)) {
-    return multiplied(at::cat({rows, rows}, -2)).narrow(-2, 0, 1);
-  }
-  return multiplied(rows);
-}
-
 }  // namespace
 
 // No operator: whoever is tracing when weights are let go would take it for a part of the model.
-extern "C" C10_EXPORT void recap_release(int64_t key) {
-  const std::lock_guard guard(lock());
-  held().erase(key);
-}
+extern "C" C10_EXPORT void recap_release(int64_t key) { products::release(key); }
+
+// Whether `linear` multiplies few rows of this model's numbers itself, by weights as they are.
+extern "C" C10_EXPORT bool recap_multiplies() { return products::kServed; }
 
 TORCH_LIBRARY_IMPL(recap, CompositeExplicitAutograd, library) {
-  library.impl("hold", &hold);
+  library.impl("hold", &products::hold);
 }
 
 TORCH_LIBRARY_IMPL(recap, CPU, library) {
   library.impl("attend_by_key", &attend_by_key);
-  library.impl("packed_linear", &packed_linear);
+  library.impl("packed_linear", &products::linear);
   library.impl("write", &write_states);
   library.impl("top", &top);
 }

@@ -1,13 +1,16 @@
-"""Linear layers of a model on a CPU, kept in the layout that its vector and matrix units read.
+"""Linear layers of a model on a CPU, multiplied by what is fastest for the few rows of a pass.
 
 A library lays a weight matrix out anew in every call that gets it as PyTorch keeps it, and that
 takes longer than the product itself: laid out once by oneDNN, SmolLM2-135M's products in bfloat16
 take about half the time (two cores with AMX, 1 to 16 rows), and in float32, which else is MKL's, a
 third to a quarter (two cores of Zen 5). In float32 that depends on the CPU, and is tried.
 
-In bfloat16 they also come out the same, bit by bit, in a pass over one token and in one over up to
-`SAME_ROWS`: without that, answers depend on the tree. On some CPUs a row that is alone is summed in
-another way than rows together; it gets company there.
+In bfloat16, on CPUs that have instructions for it but no AMX, the operator of `engine.kernels`
+takes weights as they are, and another third less time (Zen 5, 16 rows).
+
+In bfloat16 products also come out the same, bit by bit, in a pass over one token and in one over up
+to `SAME_ROWS`: without that, answers depend on the tree. On some CPUs oneDNN sums a row that is
+alone in another way than rows together; it gets company there.
 """
 
 import platform
@@ -27,6 +30,8 @@ from engine import kernels
 SAME_ROWS = 32
 """Rows up to which a row's product does not depend on how many others there are (measured with
 oneDNN 3.7 and 3.11); the layout is made for half as many, the usual size of a pass."""
+ALIGNED = 64
+"""Bytes of a line of a cache: products of vectors that lie across two take up to a sixth longer."""
 COMPARED = 1 << 15
 """Numbers of a product that are compared to find out whether lone rows are summed in another way:
 where they are, one in about 5,000 comes out different (oneDNN 3.11, Zen 5)."""
@@ -99,9 +104,9 @@ def keeps_bits(model: Any) -> bool:
 def pack(model: Any, *, spare: bool = False) -> None:
     """Replace the linear layers of a model's language part and output head.
 
-    Layers that read the same, as `TOGETHER` names them, become one product. Embeddings that are
-    tied to the head stay as they are; the head's weights then take their memory twice. With
-    `spare` all layers do: `unpacked` needs that.
+    Layers that read the same, as `TOGETHER` names them, become one product. In oneDNN's layout the
+    weights of a head that is tied to embeddings take their memory twice; with `spare`, which
+    `unpacked` needs, all do.
     """
     names = {id(module): name for name, module in model.named_modules()}
     decoder, head = model.get_decoder(), model.get_output_embeddings()
@@ -120,9 +125,8 @@ def pack(model: Any, *, spare: bool = False) -> None:
 
 def parameter_count(model: Any) -> int:
     """How many numbers the model's weights are, whether they are packed or not."""
-    layers = [it for it in model.modules() if isinstance(it, PackedLinear)]
     count: int = model.num_parameters()
-    return count + sum(layer.parameters_packed for layer in layers)
+    return count + sum(layer.parameters_packed for layer in _packed(model))
 
 
 @contextmanager
@@ -140,9 +144,14 @@ def unpacked(model: Any) -> Iterator[None]:
 
 def hand_over(model: Any) -> None:
     """Let packed layers be multiplied by the operators of `engine.kernels`, which are loaded."""
-    for layer in model.modules():
-        if isinstance(layer, PackedLinear):
-            layer.weights.hand_over()
+    for layer in _packed(model):
+        layer.weights.hand_over()
+
+
+def lay_out(model: Any) -> None:
+    """Let packed layers take oneDNN's layout before their first products do."""
+    for layer in _packed(model):
+        layer.weights.lay_out()
 
 
 class PackedWeights:
@@ -153,16 +162,19 @@ class PackedWeights:
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """`layers`: all with a bias or all without."""
+        """`layers`: all with a bias or all without; their weights become views of the matrix."""
         self.sizes = [layer.out_features for layer in layers]
         self._features = sum(self.sizes)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers))
         self._bias = torch.cat(biases) if biases else None
         weights = [layer.weight.detach() for layer in layers]
-        whole = torch.cat(weights) if len(weights) > 1 else weights[0]
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(whole, SAME_ROWS // 2)
-        self._lonely = whole.dtype == torch.bfloat16 and self._differs_alone(whole.shape[1])
+        # Out of a file they come at any address.
+        apart = len(weights) > 1 or weights[0].data_ptr() % ALIGNED
+        self._whole = torch.cat(weights) if apart else weights[0]
+        for layer, part in zip(layers, torch.split(self._whole, self.sizes), strict=True):
+            layer.weight.data = part  # of embeddings, too, that are tied to it
+        self._laid_out = self._lonely = False
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
         self.key: int | None = None
@@ -172,13 +184,22 @@ class PackedWeights:
         if self.key is not None:
             product: Tensor = _PRODUCT(rows, self.key, self._features)
             return product
+        self.lay_out()
         if self._lonely and rows.numel() == rows.shape[-1]:
             return self._product(torch.cat([rows, rows], -2))[..., :1, :]
         return self._product(rows)
 
+    def lay_out(self) -> None:
+        """Take oneDNN's layout, if need be."""
+        if not self._laid_out:
+            dtype, features = self._whole.dtype, self._whole.shape[1]
+            self._whole = torch.ops.mkldnn._reorder_linear_weight(self._whole, SAME_ROWS // 2)
+            self._laid_out = True
+            self._lonely = dtype == torch.bfloat16 and self._differs_alone(features)
+
     def _product(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            rows, self._packed, self._bias, "none", [], ""
+            rows, self._whole, self._bias, "none", [], ""
         )
         return product
 
@@ -200,8 +221,10 @@ class PackedWeights:
     def hand_over(self) -> None:
         """Let `recap::packed_linear` have the weights as long as these live."""
         if self.key is None:
+            if not kernels.multiplies(self._whole.dtype):
+                self.lay_out()
             self.key = next(_KEYS)
-            torch.ops.recap.hold(self.key, self._packed, self._bias, self._lonely)
+            torch.ops.recap.hold(self.key, self._whole, self._bias, self._lonely)
             finalize(self, kernels.load().recap_release, self.key).atexit = False
 
     def part(self, i: int, rows: Tensor) -> Tensor:
@@ -246,6 +269,10 @@ class PackedLinear(nn.Module):
         # `SharedProducts` leaves one of these calls to the layers of a group.
         product = weights.product(rows)
         return product.split_with_sizes(weights.sizes, -1)[self._i]
+
+
+def _packed(model: Any) -> list["PackedLinear"]:
+    return [module for module in model.modules() if isinstance(module, PackedLinear)]
 
 
 def _replace(

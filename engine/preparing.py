@@ -6,6 +6,7 @@ from time import perf_counter
 from engine import kernels
 from engine.errors import UnbuildableOperators, UncompilableModel
 from engine.events import Notice
+from engine.packing import lay_out
 from engine.target import Target
 
 
@@ -15,6 +16,8 @@ def prepare(target: Target, *, compile: bool) -> Iterator[Notice]:
         yield from _compile(target)
     if target.form == "eager":
         yield from use_operators(target)
+    if target.form == "eager":
+        lay_out(target.model)
 
 
 def _compile(target: Target) -> Iterator[Notice]:

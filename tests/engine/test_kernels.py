@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine import kernels
 from engine.errors import UnbuildableOperators
-from engine.packing import PackedWeights
+from engine.packing import SAME_ROWS, PackedWeights
 from tests.engine.test_packing import in_bfloat16
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor's
@@ -205,6 +205,69 @@ def test_packed_layers_are_multiplied_by_their_key(layers: list[nn.Linear]) -> N
     assert weights.key == key
 
 
+def in_half(outputs: int, inputs: int, bias: bool = False) -> nn.Linear:
+    """A layer in bfloat16 whose products are numbers around one."""
+    random = torch.Generator().manual_seed(0)
+    layer = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
+    layer.weight.copy_(torch.randn(outputs, inputs, generator=random) / inputs**0.5)
+    return layer.bfloat16()
+
+
+@in_bfloat16
+@torch.inference_mode()
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [
+        (3, 64),  # fewer than are computed together
+        (4, 7),
+        (19, 33),
+        (65, 576),  # one more than a group
+        (960, 576),
+        (83, 4000),  # inputs in several pieces, the last of them not full
+        (67, 18944),
+    ],
+)
+def test_a_layer_in_bfloat16_gives_each_row_the_same_bits_among_any_others(
+    outputs: int, inputs: int, bias: bool
+) -> None:
+    layer = in_half(outputs, inputs, bias)
+    weights = PackedWeights([layer])
+    weights.hand_over()
+    rows = torch.randn(70, inputs, generator=torch.Generator().manual_seed(1)).bfloat16()
+    expected = nn.functional.linear(rows.double(), layer.weight.double())
+    if bias:
+        expected += layer.bias.double()
+    for n in (1, 64, 70):
+        product = weights.product(rows[None, :n])
+        assert product.shape == (1, n, outputs)
+        assert product.dtype == torch.bfloat16
+        torch.testing.assert_close(product[0].double(), expected[:n], rtol=0.01, atol=0.01)
+    most = 64 if kernels.multiplies(torch.bfloat16) and outputs > 3 else SAME_ROWS
+    together = weights.product(rows[:most])
+    for n in range(1, most):
+        assert torch.equal(weights.product(rows[most - n : most]), together[most - n :])
+
+
+@in_bfloat16
+@torch.inference_mode()
+@pytest.mark.parametrize("amx", [False, True])
+def test_weights_are_taken_as_they_are_where_that_is_faster(
+    amx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels.load().recap_multiplies():
+        pytest.skip("not by these vectors")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    layers = [in_half(32, 96), in_half(48, 96)]
+    weights = PackedWeights(layers)
+    weights.hand_over()
+    rows = torch.randn(5, 96).bfloat16()
+    assert weights.product(rows).count_nonzero() == 5 * 80
+    for layer in layers:
+        layer.weight.zero_()
+    assert weights.product(rows).count_nonzero() == (5 * 80 if amx else 0)
+
+
 @torch.inference_mode()
 def test_packed_layers_that_nobody_has_any_more_are_let_go_whatever_is_traced(
     layers: list[nn.Linear],
@@ -284,7 +347,8 @@ def building(monkeypatch: pytest.MonkeyPatch, nothing_built: None) -> list[bytes
     def load(file: str) -> SimpleNamespace:
         if not Path(file).exists() or Path(file).read_bytes() != SOUND:
             raise OSError("cannot be loaded")
-        return SimpleNamespace(recap_release=SimpleNamespace())
+        functions = ("recap_release", "recap_multiplies")
+        return SimpleNamespace(**{name: SimpleNamespace() for name in functions})
 
     monkeypatch.setattr(CppBuilder, "build", build)
     monkeypatch.setattr(ctypes, "CDLL", load)

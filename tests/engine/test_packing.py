@@ -17,6 +17,7 @@ from engine.families import FAMILIES
 from engine.loading import Dtype, LoadedModel, load_model
 from engine.options import DrafterOptions
 from engine.packing import (
+    ALIGNED,
     SAME_ROWS,
     PackedLinear,
     PackedWeights,
@@ -170,6 +171,18 @@ def test_packed_weights_are_counted_once(zoo: Zoo, family: str) -> None:
     assert before == model.num_parameters()
     pack(model)
     assert parameter_count(model) == before
+
+
+def test_embeddings_stay_tied_to_the_head(zoo: Zoo) -> None:
+    model = zoo.load("llama").model
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    head.weight = embeddings.weight
+    buffer = torch.empty(head.weight.numel() + 1)
+    head.weight.data = buffer[1:].view(head.weight.shape).copy_(head.weight.data)
+    pack(model, spare=True)
+    original = model.get_output_embeddings().original
+    assert original.weight.data_ptr() == embeddings.weight.data_ptr()
+    assert original.weight.data_ptr() % ALIGNED == 0
 
 
 def test_without_a_spare_the_weights_are_held_once(zoo: Zoo) -> None:
