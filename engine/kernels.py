@@ -175,8 +175,10 @@ _LIBRARY.define(
     " float? softcap) -> Tensor"
 )
 _LIBRARY.define("top(Tensor logits, int k) -> (Tensor, Tensor)")
+_LIBRARY.define("rms_norm(Tensor rows, Tensor scale, float eps, bool rounded) -> Tensor")
 _LIBRARY.define("hold(int key, Tensor weights, Tensor? bias, bool lonely) -> ()")
 torch.library.register_fake("recap::attend_by_key", _attended, lib=_LIBRARY)
 
 ATTEND_BY_KEY = torch.ops.recap.attend_by_key.default
+RMS_NORM = torch.ops.recap.rms_norm.default
 TOP = torch.ops.recap.top.default

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from engine import kernels
+from engine.norms import FusedNorm
 
 SAME_ROWS = 32
 """Rows up to which a row's product does not depend on how many others there are (measured with
@@ -132,14 +133,15 @@ def parameter_count(model: Any) -> int:
 @contextmanager
 def unpacked(model: Any) -> Iterator[None]:
     """A model that was packed with `spare`, for a while as it was before."""
-    packed = {name: it for name, it in model.named_modules() if isinstance(it, PackedLinear)}
-    for name, layer in packed.items():
-        model.set_submodule(name, layer.original)
+    kinds = (PackedLinear, FusedNorm)
+    replaced = {name: it for name, it in model.named_modules() if isinstance(it, kinds)}
+    for name, module in replaced.items():
+        model.set_submodule(name, module.original)
     try:
         yield
     finally:
-        for name, layer in packed.items():
-            model.set_submodule(name, layer)
+        for name, module in replaced.items():
+            model.set_submodule(name, module)
 
 
 def hand_over(model: Any) -> None:

@@ -13,6 +13,7 @@ from engine import kernels
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
 from engine.kv_cache import TreeCache
+from engine.norms import fuse_norms
 from engine.packing import SAME_ROWS, hand_over, keeps_bits
 from engine.passes import (
     BIT_BY_BIT,
@@ -110,6 +111,7 @@ class Target:
         """
         kernels.load()
         hand_over(self.model)
+        fuse_norms(self.model)
         self._cache.write = torch.ops.recap.write.default
         self._passes = VerifyPasses(self.model, self._mrope, self._text, WITH_OPERATORS)
         self.form = "operators"
