@@ -43,7 +43,6 @@ using Lanes = at::vec::Vectorized<float>;
 constexpr int64_t kLanes = Lanes::size();
 constexpr int kKeys = 8;       // sums made at once, as many as hide a multiplication's latency
 constexpr int kDims = 16;
-constexpr int64_t kAlone = 1 << 15;  // numbers of a norm for which another thread does not pay
 constexpr int64_t kTile = 32;  // keys widened at once, which the innermost cache holds
 
 // Asks for up to a tile of rows before they are needed: memory looks ahead to the end of a page only.
@@ -250,6 +249,8 @@ at::Tensor attend_by_key(const at::Tensor& given, const at::Tensor& key, const a
 }
 
 // ---- norms -----------------------------------------------------------------------------------
+
+constexpr int64_t kAlone = 1 << 15;  // numbers for which a second thread does not pay
 
 // Numbers by `factor`, rounded if asked, by `scale`; a vector of T at most.
 template <typename T>

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from engine.kernels import RMS_NORM
 
-TRIED_ROWS = 4
+CLOSE = 4
+"""Roundings by which the same norm may differ, of the largest number."""
 
 
 class FusedNorm(nn.Module):
@@ -56,13 +57,18 @@ def _fused(norm: nn.Module) -> FusedNorm | None:
     if list(parameters) != ["weight"] or parameters["weight"].ndim != 1 or eps is None:
         return None
     weight = parameters["weight"].detach()
-    random = torch.Generator().manual_seed(0)
-    rows = torch.randn(TRIED_ROWS, len(weight), generator=random).to(weight.dtype)
+    rows = _rows(len(weight)).to(weight.dtype)
     expected = norm(rows).float()
-    best, least = None, 2 * torch.finfo(weight.dtype).eps * float(expected.abs().max())
+    best, least = None, CLOSE * torch.finfo(weight.dtype).eps * float(expected.abs().max())
     for offset, rounded in product((0.0, 1.0), (True, False)):  # Gemma's scale is 1 + weight
         tried = FusedNorm(norm, weight.float() + offset, eps, rounded=rounded)
         difference = float((tried(rows).float() - expected).abs().max())
         if difference < least:
             best, least = tried, difference
     return best
+
+
+def _rows(dims: int) -> Tensor:
+    """[2, dims] whose norm shows whether means are taken away, and how large eps is."""
+    row = torch.randn(dims, generator=torch.Generator().manual_seed(0)) + 1
+    return torch.stack([row, row / 1000])

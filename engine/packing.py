@@ -6,7 +6,7 @@ take about half the time (two cores with AMX, 1 to 16 rows), and in float32, whi
 third to a quarter (two cores of Zen 5). In float32 that depends on the CPU, and is tried.
 
 In bfloat16, on CPUs that have instructions for it but no AMX, the operator of `engine.kernels`
-takes weights as they are, and another third less time (Zen 5, 16 rows).
+multiplies by weights as they are, in two thirds of oneDNN's time (Zen 5, 16 rows).
 
 In bfloat16 products also come out the same, bit by bit, in a pass over one token and in one over up
 to `SAME_ROWS`: without that, answers depend on the tree. On some CPUs oneDNN sums a row that is
@@ -164,7 +164,7 @@ class PackedWeights:
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """`layers`: all with a bias or all without; their weights become views of the matrix."""
+        """`layers`: all with a bias or all without."""
         self.sizes = [layer.out_features for layer in layers]
         self._features = sum(self.sizes)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
@@ -174,12 +174,18 @@ class PackedWeights:
         # Out of a file they come at any address.
         apart = len(weights) > 1 or weights[0].data_ptr() % ALIGNED
         self._whole = torch.cat(weights) if apart else weights[0]
-        for layer, part in zip(layers, torch.split(self._whole, self.sizes), strict=True):
-            layer.weight.data = part  # of embeddings, too, that are tied to it
         self._laid_out = self._lonely = False
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
         self.key: int | None = None
+
+    def lend(self, layers: Sequence[nn.Linear]) -> None:
+        """Let the layers that these weights are of have views of the matrix, instead of their own.
+
+        Embeddings that are tied to one have it, too.
+        """
+        for layer, part in zip(layers, torch.split(self._whole, self.sizes), strict=True):
+            layer.weight.data = part
 
     def product(self, rows: Tensor) -> Tensor:
         """[..., all features] of [..., in features]."""
@@ -192,8 +198,8 @@ class PackedWeights:
         return self._product(rows)
 
     def lay_out(self) -> None:
-        """Take oneDNN's layout, if need be."""
-        if not self._laid_out:
+        """Take oneDNN's layout, unless this was done or something else has the weights."""
+        if not self._laid_out and self.key is None:
             dtype, features = self._whole.dtype, self._whole.shape[1]
             self._whole = torch.ops.mkldnn._reorder_linear_weight(self._whole, SAME_ROWS // 2)
             self._laid_out = True
@@ -283,6 +289,7 @@ def _replace(
     """Put packed layers into the places of these."""
     if layers:
         weights = PackedWeights(layers)
+        weights.lend(layers)
         for i, layer in enumerate(layers):
             model.set_submodule(names[id(layer)], PackedLinear(layer, weights, i, spare=spare))
 

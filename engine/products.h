@@ -21,11 +21,13 @@
 #include <vector>
 
 namespace products {
+namespace {
 
 // ---- few rows --------------------------------------------------------------------------------
 //
 // In bfloat16, by weights as PyTorch keeps them, [outputs][inputs]. A lane of a sum gets pair after
-// pair of numbers, so that a row's product does not depend, bit by bit, on how many rows there are.
+// pair of numbers, whatever piece of the inputs they are in, so that a row's product does not depend, bit
+// by bit, on how many rows there are.
 //
 // Few rows wait for weights, above all. Each weight is read from memory once for all rows, and asked for
 // while others are worked on: evenly, as caches can wait for a few dozen lines only. What rows have of
@@ -38,14 +40,14 @@ constexpr int64_t kFew = 64;  // more rows are the library's, which is as fast o
 constexpr bool kServed = true;
 
 using Number = c10::BFloat16;
-constexpr int64_t kStep = 32;              // numbers of a vector
-constexpr int64_t kLanes = 16;             // sums of a vector, of pairs
-constexpr int64_t kLeast = 4;            // outputs
-constexpr int64_t kUnit = 16;            // outputs are divided among threads in so many
-constexpr int64_t kTogether = 64;        // outputs whose sums are completed together
-constexpr int64_t kAhead = 12 << 10;     // bytes of weights between what is asked for and what is used
-constexpr int64_t kNearBytes = 20 << 10; // of rows
-constexpr int64_t kRowsNear = 18;        // more rows take turns
+constexpr int64_t kStep = 32;             // numbers of a vector
+constexpr int64_t kLanes = 16;            // sums of a vector, of pairs
+constexpr int64_t kLeast = 4;             // outputs
+constexpr int64_t kUnit = 16;             // outputs are divided among threads in so many
+constexpr int64_t kTogether = 64;         // outputs, at most, whose sums are completed together
+constexpr int64_t kAhead = 12 << 10;      // bytes of weights from those used to those asked for
+constexpr int64_t kNearBytes = 20 << 10;  // of rows
+constexpr int64_t kRowsNear = 18;         // more rows take turns
 
 template <typename T>
 struct Aligned {  // to lines of a cache
@@ -179,7 +181,7 @@ struct Shape {
   int64_t turn;    // rows that are near at a time
   int64_t width;   // inputs of a piece
   int64_t pieces;
-  int64_t apart;   // between rows of a piece; no power of two, of which all would be in one set
+  int64_t apart;   // between rows of a piece; a power of two would put all into one set of a cache
 
   Shape(int64_t rows, int64_t inputs, int64_t outputs)
       : rows(rows), inputs(inputs), outputs(outputs) {
@@ -189,6 +191,7 @@ struct Shape {
     width = divided(kStep, divided(divided(most, inputs), inputs)) * kStep;
     pieces = divided(width, inputs);
     apart = width + kStep;
+    if ((apart & (apart - 1)) == 0) apart += kStep;
   }
 };
 
@@ -232,7 +235,7 @@ void multiply(const Number* given, const Number* weights, const Number* bias, co
   const int64_t ahead = (kAhead + bytes - 1) / bytes * N;
   const int64_t groups = (end - begin + kTogether - 1) / kTogether;
   const auto start = [&](int64_t group) {
-    return group == groups ? end : begin + (end - begin) * group / groups / N * N;
+    return std::min(end, begin + ((end - begin) * group / groups + N - 1) / N * N);
   };
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t first = start(group), last = start(group + 1);
@@ -286,20 +289,13 @@ at::Tensor multiplied(const at::Tensor& given, const at::Tensor& weights,
 
 bool serves(const at::Tensor& rows, const at::Tensor& weights) {
   return rows.scalar_type() == at::kBFloat16 && weights.scalar_type() == at::kBFloat16 &&
-         rows.numel() <= kFew * rows.size(-1) && weights.is_contiguous() &&
+         rows.numel() > 0 && rows.numel() <= kFew * rows.size(-1) && weights.is_contiguous() &&
          weights.size(0) >= kLeast && weights.size(1) == rows.size(-1);
 }
 
 #else
 
 constexpr bool kServed = false;
-
-at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& weights,
-                      const std::optional<at::Tensor>& bias) {
-  return at::linear(rows, weights, bias);
-}
-
-bool serves(const at::Tensor&, const at::Tensor&) { return false; }
 
 #endif
 
@@ -359,8 +355,11 @@ at::Tensor linear(const at::Tensor& rows, int64_t key, int64_t /*out_features*/)
     layer = held().at(key);
   }
   if (layer.weights.is_mkldnn()) return by_onednn(rows, layer);
+#ifdef __AVX512BF16__
   if (serves(rows, layer.weights)) return multiplied(rows, layer.weights, layer.bias);
+#endif
   return at::linear(rows, layer.weights, layer.bias);
 }
 
+}  // namespace
 }  // namespace products

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -205,6 +206,14 @@ def test_packed_layers_are_multiplied_by_their_key(layers: list[nn.Linear]) -> N
     assert weights.key == key
 
 
+@pytest.fixture
+def in_threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads PyTorch uses, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 def in_half(outputs: int, inputs: int, bias: bool = False) -> nn.Linear:
     """A layer in bfloat16 whose products are numbers around one."""
     random = torch.Generator().manual_seed(0)
@@ -215,22 +224,26 @@ def in_half(outputs: int, inputs: int, bias: bool = False) -> nn.Linear:
 
 @in_bfloat16
 @torch.inference_mode()
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("outputs", "inputs"),
     [
-        (3, 64),  # fewer than are computed together
         (4, 7),
         (19, 33),
-        (65, 576),  # one more than a group
+        (65, 576),  # one more than are completed together
+        (126, 96),
+        (127, 480),
+        (255, 96),
         (960, 576),
         (83, 4000),  # inputs in several pieces, the last of them not full
         (67, 18944),
     ],
 )
 def test_a_layer_in_bfloat16_gives_each_row_the_same_bits_among_any_others(
-    outputs: int, inputs: int, bias: bool
+    outputs: int, inputs: int, bias: bool, threads: int, in_threads: Callable[[int], None]
 ) -> None:
+    in_threads(threads)
     layer = in_half(outputs, inputs, bias)
     weights = PackedWeights([layer])
     weights.hand_over()
@@ -238,15 +251,26 @@ def test_a_layer_in_bfloat16_gives_each_row_the_same_bits_among_any_others(
     expected = nn.functional.linear(rows.double(), layer.weight.double())
     if bias:
         expected += layer.bias.double()
-    for n in (1, 64, 70):
+    for n in (1, 2, 9, 40, 64, 70):
         product = weights.product(rows[None, :n])
         assert product.shape == (1, n, outputs)
         assert product.dtype == torch.bfloat16
         torch.testing.assert_close(product[0].double(), expected[:n], rtol=0.01, atol=0.01)
-    most = 64 if kernels.multiplies(torch.bfloat16) and outputs > 3 else SAME_ROWS
+    most = 64 if kernels.multiplies(torch.bfloat16) else SAME_ROWS
     together = weights.product(rows[:most])
     for n in range(1, most):
         assert torch.equal(weights.product(rows[most - n : most]), together[most - n :])
+
+
+@in_bfloat16
+@torch.inference_mode()
+@pytest.mark.parametrize(("outputs", "rows"), [(3, 5), (19, 0)])
+def test_hardly_any_outputs_or_rows_are_multiplied_too(outputs: int, rows: int) -> None:
+    layer = in_half(outputs, 64)
+    weights = PackedWeights([layer])
+    weights.hand_over()
+    given = torch.randn(1, rows, 64).bfloat16()
+    torch.testing.assert_close(weights.product(given), layer(given), rtol=0.01, atol=0.01)
 
 
 @in_bfloat16
@@ -260,6 +284,7 @@ def test_weights_are_taken_as_they_are_where_that_is_faster(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     layers = [in_half(32, 96), in_half(48, 96)]
     weights = PackedWeights(layers)
+    weights.lend(layers)
     weights.hand_over()
     rows = torch.randn(5, 96).bfloat16()
     assert weights.product(rows).count_nonzero() == 5 * 80

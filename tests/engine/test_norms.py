@@ -62,11 +62,20 @@ class Centred(LlamaRMSNorm):  # type: ignore[misc]
         return normed
 
 
-@pytest.mark.parametrize("kind", [Centred, nn.LayerNorm])
-def test_a_norm_that_computes_something_else_stays(kind: type[nn.Module]) -> None:
-    model = OneNorm(norm_of(kind, 64, torch.float32))
+def layer_norm(dims: int) -> nn.Module:
+    return nn.LayerNorm(dims, bias=False)
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES, ids=str)
+@pytest.mark.parametrize("dims", [64, 4096])
+@pytest.mark.parametrize("kind", [Centred, layer_norm, nn.LayerNorm])
+def test_a_norm_that_computes_something_else_stays(
+    kind: Any, dims: int, dtype: torch.dtype
+) -> None:
+    norm = norm_of(kind, dims, dtype)
+    model = OneNorm(norm)
     fuse_norms(model)
-    assert type(model.norm) is kind
+    assert model.norm is norm
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))

@@ -257,6 +257,19 @@ def test_with_operators_all_nodes_have_them(zoo: Zoo, family: str) -> None:
     check_bits(target, loaded)
 
 
+@in_bfloat16
+@pytest.mark.usefixtures("compiler")
+def test_operators_may_come_after_passes_without(zoo: Zoo) -> None:
+    loaded = load_model(str(zoo.folder_of("llama", None)), "cpu", "bfloat16")
+    target, tree = Target(loaded.model, loaded.family), tree_of(6, 90)
+    target.prefill(loaded.encoder.encode(conversations(vision=False)[0]), room=16)
+    before = target.verify(tree)
+    target.use_operators()
+    scale = float(before.abs().max())
+    torch.testing.assert_close(target.verify(tree), before, rtol=0, atol=0.05 * scale)
+    check_bits(target, loaded)
+
+
 BRANCHED = DraftTree([10, 11, 12, 13], [-1, 0, 0, 2], [0, 1, 1, 2], [-1, 0, 0, 0], [1.0] * 4)
 """A second child with a child of its own: their keys stand a vector further than they would."""
 

@@ -13,7 +13,7 @@ from tests.zoo import Zoo, conversations
 
 @pytest.fixture
 def target(zoo: Zoo) -> Target:
-    loaded = zoo.loaded("llama", torch.float32, None)
+    loaded = zoo.load("llama")
     return Target(loaded.model, loaded.family)
 
 
