@@ -123,11 +123,11 @@ class Target:
         Raises:
             UncompilableModel: it cannot be done; passes stay as they were.
         """
+        forward = compiled(self._text, self.model)
         cache = TreeCache(self._layers, 0)
         cache.reserve(WARM_UP_TOKENS)
         cache.keep(range(WARM_UP_TOKENS))
         self._passes.run(DraftTree([0]), cache, 0)  # which allocates the cache
-        forward = compiled(self._text, self.model)
         passes = VerifyPasses(self.model, self._mrope, forward, pass_shapes(self.device))
         tree = DraftTree([0])
         for _ in range(WARM_UP_NODES - 1):

@@ -25,7 +25,7 @@ from engine.events import Committed, Encoded, Finished, Notice
 from engine.families import FAMILIES
 from engine.kv_cache import TreeCache
 from engine.loading import load_model
-from engine.packing import pack
+from engine.packing import PackedWeights, pack
 from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
 from engine.target import Target
@@ -137,6 +137,20 @@ def test_models_of_the_same_shapes_are_not_taken_for_each_other() -> None:
         torch.testing.assert_close(
             target.verify(tree_of(10, 90)), expected, rtol=0, atol=0.05 * scale
         )
+
+
+@in_bfloat16
+@pytest.mark.usefixtures("traced_only")
+def test_compiled_passes_multiply_by_weights_as_they_are_where_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels.load()
+    if not kernels.multiplies(torch.bfloat16):
+        pytest.skip("oneDNN multiplies here")
+    target = Target(packed_llama(0), FAMILIES["llama"])
+    monkeypatch.setattr(PackedWeights, "lay_out", lambda _: pytest.fail("laid out for oneDNN"))
+    target.compile()
+    assert target.form == "compiled"
 
 
 def packed_llama(seed: int) -> Any:
