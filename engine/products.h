@@ -26,12 +26,12 @@ namespace {
 // ---- few rows --------------------------------------------------------------------------------
 //
 // In bfloat16, by weights as PyTorch keeps them, [outputs][inputs]. A lane of a sum gets pair after
-// pair of numbers, whatever piece of the inputs they are in, so that a row's product does not depend, bit
-// by bit, on how many rows there are.
+// pair of numbers, in whatever pieces they come, so that a row's product does not depend, bit by bit,
+// on how many rows there are.
 //
-// Few rows wait for weights, above all. Each weight is read from memory once for all rows, and asked for
-// while others are worked on: evenly, as caches can wait for a few dozen lines only. What rows have of
-// the inputs at hand stays in the innermost cache, and sums that are not complete are put aside.
+// Few rows wait for weights, above all. Each weight is read from memory once for all rows, and asked
+// for while others are worked on: evenly, as a core can wait for a few dozen lines at once. Inputs are
+// taken in pieces of which all rows fit into the innermost cache; sums are put aside between pieces.
 
 constexpr int64_t kFew = 64;  // more rows are the library's, which is as fast or faster then
 
@@ -129,7 +129,9 @@ C10_ALWAYS_INLINE void tile(const Piece& piece, const Number* rows, float* aside
     }
   }
   int64_t k = 0;
-  for (; k + kStep <= piece.width; k += kStep) add<N, M>(piece, rows, k, ~__mmask32{0}, from, to, sums);
+  for (; k + kStep <= piece.width; k += kStep) {
+    add<N, M>(piece, rows, k, ~__mmask32{0}, from, to, sums);
+  }
   if (k < piece.width) {
     add<N, M>(piece, rows, k, (__mmask32{1} << (piece.width - k)) - 1, from, to, sums);
   }
@@ -228,7 +230,7 @@ void finish(const float* totals, const Number* bias, int64_t count, Number* outp
 template <int N>
 void multiply(const Number* given, const Number* weights, const Number* bias, const Shape& of,
               int64_t begin, int64_t end, Number* outputs) {
-  const Aligned<Number> near = in_pieces(given, of);
+  const Aligned<Number> pieces = in_pieces(given, of);
   const Aligned<float> aside(of.pieces > 1 ? of.rows * (kTogether + N) * kLanes : 0);
   const Aligned<float> totals(of.rows * kTogether);
   const int64_t bytes = N * of.width * int64_t{sizeof(Number)};
@@ -252,7 +254,7 @@ void multiply(const Number* given, const Number* weights, const Number* bias, co
           if (next >= last && !complete) asked += (first - last) * of.inputs + of.width;
           if (next >= last && complete) asked -= k;
           const Piece piece{weights + from * of.inputs + k, asked, of.inputs,
-                            near.data + (at * of.rows + row) * of.apart, of.apart,
+                            pieces.data + (at * of.rows + row) * of.apart, of.apart,
                             std::min(of.width, of.inputs - k),
                             aside.data + (row * (kTogether + N) + place * count) * kLanes,
                             at == 0, complete};
