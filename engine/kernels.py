@@ -116,7 +116,7 @@ def loaded() -> bool:
 def multiplies(dtype: torch.dtype) -> bool:
     """Whether `recap::packed_linear`, which is loaded, takes weights of this type as they are.
 
-    With AMX, which it does not use, oneDNN is faster.
+    With AMX, which it does not use, oneDNN multiplies.
     """
     amx: bool = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
     return dtype == torch.bfloat16 and not amx and bool(load().recap_multiplies())
