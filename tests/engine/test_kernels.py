@@ -421,7 +421,7 @@ def test_another_pytorch_or_cpu_gets_another_library(monkeypatch: pytest.MonkeyP
         (torch, "__version__", "9.9"),
         (kernels, "cpu_name", lambda: "another"),
         (kernels, "cpu_features", lambda: "fewer"),
-        (torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "ANOTHER"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, value)
