@@ -33,14 +33,19 @@ at::Tensor dense(const at::Tensor& states) {
   return states.stride(3) == 1 ? states : states.contiguous();
 }
 
+using Lanes = at::vec::Vectorized<float>;
+constexpr int64_t kLanes = Lanes::size();
+
+float summed(const Lanes& numbers) {
+  return at::vec::vec_reduce_all<float>([](Lanes& a, Lanes& b) { return a + b; }, numbers);
+}
+
 // ---- attention -------------------------------------------------------------------------------
 //
 // A lane of a vector is a query. What a query gets is one sum after another over dims, then over
 // keys in their order, so that it does not depend, bit by bit, on how many others there are, nor
 // on keys that it does not see: those add zeros.
 
-using Lanes = at::vec::Vectorized<float>;
-constexpr int64_t kLanes = Lanes::size();
 constexpr int kKeys = 8;       // sums made at once, as many as hide a multiplication's latency
 constexpr int kDims = 16;
 constexpr int64_t kTile = 32;  // keys widened at once, which the innermost cache holds
@@ -181,7 +186,7 @@ void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   const int64_t heads = query.size(1), n = query.size(2), dims = query.size(3);
   const int64_t kv_heads = key.size(1), length = mask.size(1), value_dims = value.size(3);
   const int64_t group = heads / kv_heads, rows = group * n;
-  const int64_t blocks = (rows + kLanes - 1) / kLanes;
+  const int64_t blocks = at::divup(rows, kLanes);
   const int64_t head_stride = query.stride(1), node_stride = query.stride(2);
   const T* queries = query.const_data_ptr<T>();
   const T* keys = key.const_data_ptr<T>();
@@ -234,7 +239,7 @@ at::Tensor attend_by_key(const at::Tensor& given, const at::Tensor& key, const a
               value.scalar_type() == query.scalar_type());
   TORCH_CHECK(key.stride(3) == 1 && value.stride(3) == 1);
   TORCH_CHECK(mask.scalar_type() == at::kFloat && mask.stride(3) == 1);
-  TORCH_CHECK(mask.size(3) >= (rows + kLanes - 1) / kLanes * kLanes);
+  TORCH_CHECK(mask.size(3) >= at::divup(rows, kLanes) * kLanes);
   at::Tensor output =
       at::empty({1, query.size(2), query.size(1), value.size(3)}, query.options());
   AT_DISPATCH_SWITCH(
@@ -276,7 +281,7 @@ template <typename T>
 void norm_rows(const T* rows, const float* scale, int64_t count, int64_t dims, float eps,
                bool rounded, T* outputs) {
   constexpr int64_t kWidth = at::vec::Vectorized<T>::size();
-  const int64_t whole = (dims + kWidth - 1) / kWidth * kWidth;
+  const int64_t whole = at::divup(dims, kWidth) * kWidth;
   at::parallel_for(0, count, std::max<int64_t>(1, kAlone / dims), [&](int64_t begin, int64_t end) {
     std::vector<float> wide(whole), scales(whole);
     std::copy_n(scale, dims, scales.begin());
@@ -289,9 +294,7 @@ void norm_rows(const T* rows, const float* scale, int64_t count, int64_t dims, f
         const Lanes numbers = Lanes::loadu(wide.data() + d);
         squares = at::vec::fmadd(numbers, numbers, squares);
       }
-      const float total = at::vec::vec_reduce_all<float>(
-          [](Lanes& a, Lanes& b) { return a + b; }, squares);
-      const float factor = 1 / std::sqrt(total / dims + eps);
+      const float factor = 1 / std::sqrt(summed(squares) / dims + eps);
       for (int64_t d = 0; d < dims; d += kWidth) {
         scaled(wide.data() + d, factor, scales.data() + d, std::min(kWidth, dims - d), rounded,
                outputs + row * dims + d);
@@ -412,7 +415,7 @@ void top_of_row(const float* row, int64_t vocab, int64_t k, std::vector<float>& 
     }
     for (; i < end; ++i) total += std::exp(row[i] - best);
   }
-  total += at::vec::vec_reduce_all<float>([](Lanes& a, Lanes& b) { return a + b; }, sums);
+  total += summed(sums);
   for (int64_t j = 0; j < k; ++j) {
     probs[j] = std::isfinite(total) ? std::exp(probs[j] - best) / total : 0.f;
   }

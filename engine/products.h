@@ -167,10 +167,10 @@ C10_ALWAYS_INLINE void tile_of(int64_t count, const Piece& piece, const Number* 
 template <int N>
 void tiles(const Piece& piece, int64_t count, float* totals) {
   constexpr int64_t kMost = kMostRows<N>;
-  const int64_t parts = std::max((count + kMost - 1) / kMost, count > 2 ? int64_t{2} : int64_t{1});
+  const int64_t parts = std::max(at::divup(count, kMost), count > 2 ? int64_t{2} : int64_t{1});
   int64_t done = 0;
   for (int64_t part = 0; part < parts; ++part) {
-    const int64_t some = (count - done + parts - part - 1) / (parts - part);
+    const int64_t some = at::divup(count - done, parts - part);
     tile_of<N>(some, piece, piece.rows + done * piece.apart, piece.aside + done * N * kLanes,
                totals + done * kTogether, static_cast<int>(N * part / parts),
                static_cast<int>(N * (part + 1) / parts));
@@ -187,11 +187,10 @@ struct Shape {
 
   Shape(int64_t rows, int64_t inputs, int64_t outputs)
       : rows(rows), inputs(inputs), outputs(outputs) {
-    const auto divided = [](int64_t by, int64_t all) { return (all + by - 1) / by; };
-    turn = divided(divided(kRowsNear, rows), rows);
+    turn = at::divup(rows, at::divup(rows, kRowsNear));
     const int64_t most = std::max(kNearBytes / (turn * int64_t{sizeof(Number)}), kStep);
-    width = divided(kStep, divided(divided(most, inputs), inputs)) * kStep;
-    pieces = divided(width, inputs);
+    width = at::divup(at::divup(inputs, at::divup(inputs, most)), kStep) * kStep;
+    pieces = at::divup(inputs, width);
     apart = width + kStep;
     if ((apart & (apart - 1)) == 0) apart += kStep;
   }
@@ -234,10 +233,10 @@ void multiply(const Number* given, const Number* weights, const Number* bias, co
   const Aligned<float> aside(of.pieces > 1 ? of.rows * (kTogether + N) * kLanes : 0);
   const Aligned<float> totals(of.rows * kTogether);
   const int64_t bytes = N * of.width * int64_t{sizeof(Number)};
-  const int64_t ahead = (kAhead + bytes - 1) / bytes * N;
-  const int64_t groups = (end - begin + kTogether - 1) / kTogether;
+  const int64_t ahead = at::divup(kAhead, bytes) * N;
+  const int64_t groups = at::divup(end - begin, kTogether);
   const auto start = [&](int64_t group) {
-    return std::min(end, begin + ((end - begin) * group / groups + N - 1) / N * N);
+    return std::min(end, begin + at::divup((end - begin) * group / groups, N) * N);
   };
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t first = start(group), last = start(group + 1);
