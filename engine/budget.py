@@ -10,6 +10,7 @@ and picks the size. Knows no tokens and no clock.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -382,6 +383,8 @@ class Calibration:
     STEPS = 64
     EDGES = (1, 2, 4, 8, 16, 26, 36, 46, 54, 60)
     """Cells in steps: fine where claims are small, which most guesses of a tree make."""
+    CELLS = tuple(map(partial(bisect_right, EDGES), range(STEPS + 1)))
+    """The cell of each step."""
     PRIOR_WEIGHT = 8.0
     """Claimed guesses, as if seen before."""
     MEMORY = 100.0
@@ -389,7 +392,6 @@ class Calibration:
 
     def __init__(self, trust: Sequence[float]) -> None:
         """`trust`: of each kind, which share of a claim to believe before anything was seen."""
-        self._cells = [bisect_right(self.EDGES, step) for step in range(self.STEPS + 1)]
         ends = (0, *self.EDGES, self.STEPS + 1)
         self._steps = [range(*pair) for pair in pairwise(ends)]
         cells = len(self._steps)
@@ -414,7 +416,7 @@ class Calibration:
 
     def observe(self, kind: int, claim: float, chosen: bool) -> None:
         """A guess whose parent was chosen was chosen itself, or not."""
-        cell = self._cells[int(claim * self.STEPS)]
+        cell = self.CELLS[int(claim * self.STEPS)]
         claimed, true = self._claimed[kind], self._true[kind]
         claimed[cell] += claim
         true[cell] += chosen

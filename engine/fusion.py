@@ -5,6 +5,8 @@ are normalised and the distributions summed (DESIGN section 1). Knows no memory 
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 from engine.memory.transitions import Prediction, added
 
@@ -32,5 +34,5 @@ def fuse(
     if by_confidence:
         pairs = zip(rows, specificity, strict=True)
         weights = [weight * (row.confidence + LEAST_CONFIDENCE) for row, weight in pairs]
-    total = sum(weights)
+    total = reduce(add, weights, 0.0)
     return added(rows, [weight / total for weight in weights], least)

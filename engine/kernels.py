@@ -31,7 +31,7 @@ from torch import Tensor
 from engine.errors import UnbuildableOperators
 from engine.machine import cpu_features, cpu_name
 
-SOURCE, PART = (Path(__file__).with_name(name) for name in ("kernels.cpp", "products.h"))
+SOURCE = Path(__file__).with_name("cpp") / "kernels.cpp"
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """In what attention may be asked for."""
@@ -56,7 +56,7 @@ def library_file() -> Path:
     capability = torch.backends.cpu.get_cpu_capability()
     cpu = (cpu_name(), cpu_features(), capability)
     made_for = (torch.__version__, torch.version.git_version, *cpu)
-    made_of = (SOURCE.read_text(), PART.read_text())
+    made_of = [file.read_text() for file in sorted(SOURCE.parent.iterdir())]
     name = sha256("\n".join(map(str, [*made_of, *made_for])).encode()).hexdigest()[:16]
     return user_cache_path("recap", appauthor=False) / "operators" / f"{name}.so"
 

@@ -10,12 +10,17 @@ from engine.packing import lay_out
 from engine.target import Target
 
 
-def prepare(target: Target, *, compile: bool) -> Iterator[Notice]:
-    """Make a target's passes as fast as is asked; what cannot be done is left out."""
+def prepare(target: Target, *, compile: bool, drafting: bool = False) -> Iterator[Notice]:
+    """Make a target's passes as fast as is asked; what cannot be done is left out.
+
+    Args:
+        compile: whether passes are compiled.
+        drafting: whether there is a drafter, too, that operators make faster on any device.
+    """
     if compile and target.form != "compiled":
         yield from _compile(target)
-    if target.form == "eager":
-        yield from use_operators(target)
+    if target.form == "eager" or drafting:
+        yield from use_operators(target, drafting=drafting)
     if target.form == "eager":
         lay_out(target.model)
 
@@ -31,19 +36,23 @@ def _compile(target: Target) -> Iterator[Notice]:
         yield Notice(f"compiled in {perf_counter() - started:.0f} s")
 
 
-def use_operators(target: Target) -> Iterator[Notice]:
-    """Let a target's passes use operators in C++, if they serve its model; build them if need be.
+def use_operators(target: Target, *, drafting: bool = False) -> Iterator[Notice]:
+    """Have operators in C++; a target's passes use them where they serve its model and it is not
+    compiled. They are built if need be.
 
     What a compiler failed to build it is not asked for again, and nothing is said.
     """
-    if not kernels.serve(target.model) or not kernels.promising():
+    serving = target.form == "eager" and kernels.serve(target.model)
+    if not (serving or drafting) or not kernels.promising():
         return
     there = kernels.library_file().exists()
     if not there:
         yield Notice("building operators for this CPU; some seconds, once")
     started = perf_counter()
     try:
-        target.use_operators()
+        kernels.load()
+        if serving:
+            target.use_operators()
     except UnbuildableOperators as error:
         again = f"; it is tried again once {kernels.refusal_file()} is deleted"
         yield Notice(

@@ -17,13 +17,14 @@ from engine.decode import Cancel, Limits, decode, seed
 from engine.device_memory import within_memory
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
+from engine.drafters.recap_native import NativeRecapDrafter, Recap, quickened
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
 from engine.events import Committed, Event, Finished, FinishReason, Notice
 from engine.loading import DEMO_MODEL, Device, DeviceMap, Dtype, LoadedModel, load_model
 from engine.logits import GreedyRules, predict
 from engine.machine import machine_name
-from engine.memory.keeper import MemoryKeeper
+from engine.memory.keeper import MemoryKeeper, Savable
 from engine.memory.paths import memory_path, tokenizer_fingerprint
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
@@ -140,17 +141,18 @@ class Session:
             require_compiler(self._target.device)
         self._rules = GreedyRules(loaded.model.generation_config, sorted(loaded.stop_ids))
         self._keeper: MemoryKeeper | None = None
-        self._memory = TokenMemory()
+        memory = TokenMemory()
         self._requests = 0
         self._turn = 0
         self._conversation: object | None = None
         self._read = ReadPrompts(loaded.encoder.placeholder_ids)
         method = METHODS[options.method]
         if method.remembers and options.drafter.persistence and options.memory:
-            self._open_memory(options.memory_file)
+            memory = self._open_memory(options.memory_file)
         placeholders = loaded.encoder.placeholder_ids
         drafter = self.fitted(options.method, options.drafter)
-        self._drafter = method.make(drafter, self._memory, placeholders)
+        self._drafter = method.make(drafter, memory, placeholders)
+        self._memory: Savable = memory
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
@@ -183,8 +185,12 @@ class Session:
         """
         if self._prepared:
             return
-        yield from prepare(self._target, compile=self._to_compile)
+        drafting = isinstance(self._drafter, RecapDrafter)
+        yield from prepare(self._target, compile=self._to_compile, drafting=drafting)
         self._prepared = True
+        self._drafter = quickened(self._drafter)
+        if isinstance(self._drafter, NativeRecapDrafter):
+            self._memory = self._drafter.memory
         self._go_on_with_pace()
 
     def generate(
@@ -263,7 +269,7 @@ class Session:
     def memory_use(self) -> MemoryUse:
         """How much was learned so far, and where it is kept."""
         contextual = 0
-        if isinstance(self._drafter, RecapDrafter):
+        if isinstance(self._drafter, Recap):
             contextual = self._drafter.contextual_keys
         path = self._keeper.path if self._keeper else None
         return MemoryUse(contextual, len(self._memory), path)
@@ -275,10 +281,10 @@ class Session:
         """
         if self._keeper is None or not self._memory.changed:
             return []
-        if isinstance(self._drafter, RecapDrafter):
+        if isinstance(self._drafter, Recap):
             self._drafter.settle()
         lines = self._keeper.save(self._memory, self._requests)
-        if not lines and isinstance(self._drafter, RecapDrafter):
+        if not lines and isinstance(self._drafter, Recap):
             self._keeper.save_pace(self._pace_key(), self._drafter.pace())
         self._requests = 0
         if lines:
@@ -340,7 +346,7 @@ class Session:
 
     def _go_on_with_pace(self) -> None:
         """Take up what was learned earlier of how fast passes are here."""
-        if self._keeper and isinstance(self._drafter, RecapDrafter):
+        if self._keeper and isinstance(self._drafter, Recap):
             pace = self._keeper.load_pace(self._pace_key())
             if pace:
                 self._drafter.resume_pace(pace)
@@ -349,14 +355,15 @@ class Session:
         machine = machine_name(self._target.device)
         return f"{self.model_name}, {self.dtype}, {self._target.form}, {machine}"
 
-    def _open_memory(self, file: Path | None) -> None:
+    def _open_memory(self, file: Path | None) -> TokenMemory:
         tokenizer = self._loaded.encoder.tokenizer
         fingerprint = tokenizer_fingerprint(tokenizer.get_vocab())
         vocab_size = self._loaded.model.config.get_text_config().vocab_size
         path = file or memory_path(fingerprint)
         self._keeper = MemoryKeeper(path, fingerprint, self.model_name, vocab_size)
-        self._memory, lines = self._keeper.load()
+        memory, lines = self._keeper.load()
         self.notices += [Notice(line) for line in lines]
+        return memory
 
 
 def _finish_reason(ids: Sequence[int], limits: Limits) -> FinishReason:

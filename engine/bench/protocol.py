@@ -21,6 +21,7 @@ from engine.bench.foreign import generate
 from engine.bench.machine import PeakMemory
 from engine.bench.workloads import Task
 from engine.drafters.base import Drafter
+from engine.drafters.recap_native import quickened
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RecapError, UsageError
 from engine.events import Notice
@@ -221,7 +222,8 @@ class Benchmark:
             placeholders = self._loaded.encoder.placeholder_ids
             method = cast(Method, contender.method)
             options = self._session.fitted(method, contender.options)
-            self.now[contender.name] = METHODS[method].make(options, memory, placeholders)
+            drafter = METHODS[method].make(options, memory, placeholders)
+            self.now[contender.name] = quickened(drafter)
         return self.now[contender.name]
 
 

@@ -2,14 +2,17 @@
 
 Contextual memory under two- and three-token keys, token memory under one-token keys, fusion,
 best-first search and suffix continuations; DESIGN section 1 tells the method. The hot path is
-plain Python over small lists.
+plain Python over small lists; `engine.drafters.recap_native` is the same in C++, to the last bit,
+for which sums are made number by number (Python's own `sum` is more exact from 3.12 on).
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import reduce
 from heapq import heappop, heappush, heapreplace
 from itertools import pairwise
 from math import inf
+from operator import add
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -74,12 +77,12 @@ class RecapDrafter:
         """`placeholders`: ids of image and video features, never keyed, drafted or matched."""
         self.options = options
         self.memory = memory
-        self._placeholders = placeholders
+        self.placeholders = placeholders
         self._budget = Budget()
         self._calibration = Calibration(PRIOR_TRUST)
         self._began = 0.0
         self._contextual = ContextualMemory()
-        self._trust = [_suffix_trust(options, match) for match in range(LONGEST_TRUST + 1)]
+        self._trust = [suffix_trust(options, match) for match in range(LONGEST_TRUST + 1)]
         self.start(())
 
     @property
@@ -261,7 +264,7 @@ class RecapDrafter:
         for token, stated in fused.items():
             claim = stated if stated < 1.0 else 1.0  # garbage may state more
             survival = min(claim * shares[int(claim * steps)], 1.0)
-            if survival > least and token not in self._placeholders:
+            if survival > least and token not in self.placeholders:
                 likely.append((survival, token, kind, claim))
         likely.sort(reverse=True)
         return _Expanded(likely, knew)
@@ -325,7 +328,7 @@ class RecapDrafter:
                 rows.append(row)
                 chances.append(chance)
         followers = added(rows, chances)
-        total = sum(followers.values())
+        total = reduce(add, followers.values(), 0.0)
         if not total:
             return None
         return (likeliest({token: each / total for token, each in followers.items()}, self.k),)
@@ -340,7 +343,7 @@ class RecapDrafter:
     def _read(self, token: int) -> None:
         self._last = token
         self._length += 1
-        if token in self._placeholders:
+        if token in self.placeholders:
             if self._context != NO_CONTEXT:
                 # A separator that occurs nowhere else, so that no match crosses a picture.
                 self._suffix.extend((-1 - len(self._suffix.text),))
@@ -407,7 +410,7 @@ class _Expanded(NamedTuple):
         return KEYED[second if pair is not None and token in pair[0].ids else first]
 
 
-def _suffix_trust(options: DrafterOptions, match: int) -> float:
+def suffix_trust(options: DrafterOptions, match: int) -> float:
     """Confidence in the token that followed the earlier occurrence of a match of this length."""
     longer = max(match - options.suffix_min_match, 0)
     return 1 - (1 - options.suffix_base) * options.suffix_gain**longer

@@ -3,13 +3,34 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from engine.errors import CorruptMemory, MemoryFileError
 from engine.memory.file import quarantine, read_memory, update_memory
 from engine.memory.pace import read_pace, write_pace
-from engine.memory.table import PHRASE_K, PhraseTable, Tables, TransitionTable
+from engine.memory.table import Tables
 from engine.memory.transitions import TokenMemory
+
+
+class Savable(Protocol):
+    """What a memory is to whoever saves it."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether rows were written that are not saved."""
+        ...
+
+    def __len__(self) -> int:
+        """How many tokens it knows."""
+        ...
+
+    def news(self) -> Tables | None:
+        """All that was written since the last save; None when there is nothing."""
+        ...
+
+    def mark_saved(self) -> None:
+        """Nothing that is in it now needs to be written again."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +61,16 @@ class MemoryKeeper:
             return TokenMemory(), []
         return TokenMemory(*stored[1].below(self.vocab_size)), []
 
-    def save(self, memory: TokenMemory, requests: int) -> list[str]:
+    def save(self, memory: Savable, requests: int) -> list[str]:
         """Merge what was learned since the last save; on failure one line that says why."""
-        tokens, phrases = memory.written(), memory.phrases.written()
-        if tokens is None and phrases is None:
+        new = memory.news()
+        if new is None:
             return []
-        new = Tables(
-            TransitionTable.empty(1) if tokens is None else tokens,
-            PhraseTable.empty(PHRASE_K) if phrases is None else phrases,
-        )
         try:
             update_memory(self.path, self.fingerprint, self.model, new, requests)
         except MemoryFileError as error:
             return [f"{error}; what was learned is not kept"]
         memory.mark_saved()
-        memory.phrases.mark_saved()
         return []
 
     def load_pace(self, key: str) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from engine.memory.table import (
     TOKEN_BITS,
     TRIPLE,
     PhraseTable,
+    Tables,
     TransitionTable,
 )
 
@@ -136,11 +137,11 @@ class PhraseMemory:
         self._rows: dict[int, Kept] = {}
         self._written: dict[int, int] = {}
         self._absorbed = 0
-        self._table = PhraseTable.empty(PHRASE_K) if table is None else table
+        self.table = PhraseTable.empty(PHRASE_K) if table is None else table
         self._unpacked: dict[int, Kept] = {}
 
     def __len__(self) -> int:
-        return len(self._rows.keys() | self._table.keys.tolist())
+        return len(self._rows.keys() | self.table.keys.tolist())
 
     def recall(self, key: int) -> Kept | None:
         """What is kept under a context of two tokens with PAIR, or of three with TRIPLE."""
@@ -183,14 +184,14 @@ class PhraseMemory:
     def _recall_from_file(self, key: int) -> Kept | None:
         if key in self._unpacked:
             return self._unpacked[key]
-        keys = self._table.keys.data
+        keys = self.table.keys.data
         row = bisect_left(keys, key)
         if row == len(keys) or keys[row] != key:
             return None
         # Neighbours begin with the same tokens: they are likely to be asked for soon.
         part = slice(row - row % self.UNPACKED, row - row % self.UNPACKED + self.UNPACKED)
-        found = predictions_of(self._table.next_ids[part], self._table.probs[part])
-        rows = zip(found, self._table.runs[part].tolist(), strict=True)
+        found = predictions_of(self.table.next_ids[part], self.table.probs[part])
+        rows = zip(found, self.table.runs[part].tolist(), strict=True)
         self._unpacked.update(zip(keys[part].tolist(), rows, strict=True))
         return self._unpacked[key]
 
@@ -210,6 +211,18 @@ def _mixed(recent: Recent) -> Prediction:
     mixed = likeliest(added(recent, (0.5, 0.5)), k)
     missing = k - len(mixed.ids)
     return Prediction([*mixed.ids, *[NO_NEXT] * missing], [*mixed.probs, *[0.0] * missing])
+
+
+def token_table(rows: Mapping[int, Recent], uses: Mapping[int, int]) -> TransitionTable:
+    """What a file keeps of tokens that were used so often, one at least."""
+    keys = sorted(uses)
+    mixed = [_mixed(rows[key]) for key in keys]
+    return TransitionTable(
+        keys=np.array(keys, np.int32),
+        next_ids=np.array([row.ids for row in mixed], np.int32),
+        probs=np.array([row.probs for row in mixed], np.float32),
+        uses=np.array([uses[key] for key in keys], np.uint32),
+    )
 
 
 class TokenMemory:
@@ -237,6 +250,12 @@ class TokenMemory:
 
     def __len__(self) -> int:
         return len(self._row_of.keys() | self._rows.keys())
+
+    @property
+    def tables(self) -> Tables:
+        """What came from a file."""
+        tokens = TransitionTable.empty(1) if self._table is None else self._table
+        return Tables(tokens, self.phrases.table)
 
     def recall(self, token: int) -> Prediction | None:
         """The newest prediction after a token."""
@@ -268,18 +287,20 @@ class TokenMemory:
         return bool(self._written)
 
     def written(self) -> TransitionTable | None:
-        """The rows that were written since this memory was made; None when there are none."""
-        if not self._written:
+        """The rows that were written since the last save; None when there are none."""
+        return token_table(self._rows, self._written) if self._written else None
+
+    def news(self) -> Tables | None:
+        """All that was written since the last save, phrases, too; None when there is nothing."""
+        tokens, phrases = self.written(), self.phrases.written()
+        if tokens is None and phrases is None:
             return None
-        keys = sorted(self._written)
-        rows = [_mixed(self._rows[key]) for key in keys]
-        return TransitionTable(
-            keys=np.array(keys, np.int32),
-            next_ids=np.array([row.ids for row in rows], np.int32),
-            probs=np.array([row.probs for row in rows], np.float32),
-            uses=np.array([self._written[key] for key in keys], np.uint32),
+        return Tables(
+            TransitionTable.empty(1) if tokens is None else tokens,
+            PhraseTable.empty(PHRASE_K) if phrases is None else phrases,
         )
 
     def mark_saved(self) -> None:
         """Nothing that is in here now needs to be written again."""
         self._written.clear()
+        self.phrases.mark_saved()

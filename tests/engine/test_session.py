@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from engine.drafters.recap import RecapDrafter
+from engine.drafters.recap_native import NativeRecapDrafter, Recap
 from engine.errors import ContextError, PromptError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.memory.file import read_memory
@@ -298,12 +299,33 @@ def test_what_passes_cost_is_known_to_the_next_run(zoo: Zoo, tmp_path: Path) -> 
             assert list(ours.prepare()) == []
             for _ in range(asked):
                 finished(ours, HELLO)
-            assert isinstance(ours._drafter, RecapDrafter)
+            assert isinstance(ours._drafter, Recap)
             return ours._drafter.pace()
 
     first = learned(2)
     assert first["costs"]
     assert learned(0) == first
+
+
+@pytest.mark.usefixtures("compiler")
+def test_drafts_in_cpp_leave_the_same_files_as_drafts_in_python(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = zoo.loaded("llama", torch.float32, None)
+    fixed = DrafterOptions(nodes=15, adaptive=False)  # whatever the clock says
+    tables = []
+    for native in (True, False):
+        if not native:
+            monkeypatch.setattr("engine.session.quickened", lambda drafter: drafter)
+        file = tmp_path / f"{native}.safetensors"
+        for _ in range(2):
+            with session(loaded, memory_file=file, drafter=fixed) as ours:
+                finished(ours, HELLO)
+                assert isinstance(ours._drafter, NativeRecapDrafter) == native
+        stored = read_memory(file)
+        assert stored is not None
+        tables.append([getattr(each, name) for each in stored[1] for name in each.DTYPES])
+    assert all(np.array_equal(*pair) for pair in zip(*tables, strict=True))
 
 
 def test_saving_twice_counts_once(zoo: Zoo, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from engine import kernels
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
+from engine.drafters.recap_native import quickened
 from engine.drafters.registry import METHODS, Method
 from engine.logits import Predictions
 from engine.memory.table import (
@@ -63,11 +65,15 @@ def full_of_phrases(rows: TransitionTable) -> PhraseTable:
     return PhraseTable(keys, few.next_ids[last], few.probs[last], stamps, runs)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["python", "c++"])
 @pytest.mark.parametrize("nodes", [16, 32])
-def test_a_pass_of_recap(benchmark: Any, nodes: int) -> None:
+def test_a_pass_of_recap(benchmark: Any, nodes: int, native: bool) -> None:
     rng = np.random.default_rng(0)
     options = DrafterOptions(nodes=nodes, adaptive=False, min_probability=0.0)
-    drafter = RecapDrafter(options, full_token_memory(rng), frozenset())
+    drafter: Drafter = RecapDrafter(options, full_token_memory(rng), frozenset())
+    if native:
+        kernels.load()
+        drafter = quickened(drafter)
     assert benchmark(passes(drafter, rng, nodes)) == nodes + 1
 
 

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "drafter_calls.h"
 #include "products.h"
 
 namespace {
