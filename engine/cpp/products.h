@@ -48,6 +48,7 @@ constexpr int64_t kTogether = 64;         // outputs, at most, whose sums are co
 constexpr int64_t kAhead = 12 << 10;      // bytes of weights from those used to those asked for
 constexpr int64_t kNearBytes = 20 << 10;  // of rows
 constexpr int64_t kRowsNear = 18;         // more rows take turns
+constexpr int64_t kAlone = 2;             // rows, at most, of a tile that is alone
 
 template <typename T>
 struct Aligned {  // to lines of a cache
@@ -68,6 +69,7 @@ struct Piece {  // of all inputs
   int64_t width;          // inputs of this piece
   float* aside;           // sums, [rows][outputs][lanes]
   bool first, last;
+  bool in_order;          // whether lines are asked for as they lie, whatever outputs they are of
 };
 
 // Totals of the lanes of N sums, each added up in the same order.
@@ -99,7 +101,8 @@ C10_ALWAYS_INLINE void add(const Piece& piece, const Number* rows, int64_t k, __
 #pragma GCC unroll 4
   for (int j = 0; j < N; ++j) {
     weights[j] = _mm512_maskz_loadu_epi16(there, piece.weights + j * piece.inputs + k);
-    if (j >= from && j < to) __builtin_prefetch(piece.asked + j * piece.inputs + k, 0, 0);
+    const int64_t at = piece.in_order ? k * N + j * kStep : j * piece.inputs + k;
+    if (j >= from && j < to) __builtin_prefetch(piece.asked + at, 0, 0);
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
@@ -148,6 +151,8 @@ C10_ALWAYS_INLINE void tile(const Piece& piece, const Number* rows, float* aside
 
 // Outputs and rows of a tile: registers hold the sums of four for six. A few rows take two outputs at a
 // time and, from three rows on, two tiles, so that one computes with what the other has waited for.
+// Each of them asks for the weights of one output; a tile that is alone would ask for those of two in
+// turn, which takes a fifth longer than line after line.
 constexpr int64_t kByTwo = 8;  // so many rows or fewer
 template <int N>
 constexpr int kLeastRows = N == 4 ? 4 : 1;
@@ -167,7 +172,7 @@ C10_ALWAYS_INLINE void tile_of(int64_t count, const Piece& piece, const Number* 
 template <int N>
 void tiles(const Piece& piece, int64_t count, float* totals) {
   constexpr int64_t kMost = kMostRows<N>;
-  const int64_t parts = std::max(at::divup(count, kMost), count > 2 ? int64_t{2} : int64_t{1});
+  const int64_t parts = std::max(at::divup(count, kMost), count > kAlone ? int64_t{2} : int64_t{1});
   int64_t done = 0;
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t some = at::divup(count - done, parts - part);
@@ -256,7 +261,7 @@ void multiply(const Number* given, const Number* weights, const Number* bias, co
                             pieces.data + (at * of.rows + row) * of.apart, of.apart,
                             std::min(of.width, of.inputs - k),
                             aside.data + (row * (kTogether + N) + place * count) * kLanes,
-                            at == 0, complete};
+                            at == 0, complete, of.pieces == 1 && count <= kAlone};
           tiles<N>(piece, count, totals.data + row * kTogether + from - first);
         }
       }
