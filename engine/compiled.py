@@ -23,7 +23,8 @@ from engine.device_memory import ran_out
 from engine.errors import UnbuildableOperators, UncompilableModel, UsageError
 from engine.kv_cache import TreeCache
 from engine.masks import Masks
-from engine.packing import SharedProducts, hand_over
+from engine.operators import give_to_operators
+from engine.packing import SharedProducts
 from engine.passes import Forward, PassShapes
 
 CAPTURED = PassShapes(nodes=(2, 8, 16, 32, 64), extent=512)
@@ -62,6 +63,8 @@ def require_compiler(device: torch.device) -> None:
 def compiled(forward: Forward, model: Any) -> Forward:
     """What computes the same as `forward`, of this model, faster; its first calls compile.
 
+    On a CPU operators take the model's layers first, which leaves little to be compiled.
+
     Raises:
         UncompilableModel: it cannot be done.
     """
@@ -71,10 +74,9 @@ def compiled(forward: Forward, model: Any) -> Forward:
     if model.dtype not in kernels.DTYPES:
         raise UncompilableModel(f"this model cannot be compiled (in {model.dtype})")
     try:
-        kernels.load()
+        give_to_operators(model)
     except UnbuildableOperators as error:
         raise UncompilableModel(f"this model cannot be compiled ({error})") from error
-    hand_over(model)
     return CompiledForward(forward)
 
 

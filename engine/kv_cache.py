@@ -8,6 +8,7 @@ must not depend on that length: it says by a tensor where it writes (`slots`), g
 buffers, and reads as many keys as its mask is for.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,17 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         keys[at.keys_row, :, :, self.length : end] = key_states
         values[at.values_row, :, :, self.length : end] = value_states
         return keys[at.keys_row, :, :, :end], values[at.values_row, :, :, :end]
+
+    def destination(self, layer_idx: int) -> tuple[Tensor, Tensor, int, int, Tensor] | None:
+        """Buffers of a layer's keys and values, its rows in them, and `slots`: as `write` has them.
+
+        None outside of passes, and where the layer has not written yet.
+        """
+        at = self._places.get(layer_idx)
+        if at is None or self.slots is None:
+            return None
+        buffers = self.buffers[at.keys], self.buffers[at.values]
+        return *buffers, at.keys_row, at.values_row, self.slots
 
     def reserve(self, tokens: int) -> None:
         """Make room for a forward over `tokens` tokens behind the committed ones."""
@@ -169,6 +181,12 @@ def _write(
 ) -> None:
     keys[keys_row].index_copy_(2, slots, key_states)
     values[values_row].index_copy_(2, slots, value_states)
+
+
+def cache_argument(model: Any) -> str:
+    """`cache` from transformers 5.18 or so on, `past_key_values` before."""
+    names = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
 
 
 # An operator of its own: a compiler that sees single writes into rows of a buffer copies all of it.

@@ -21,20 +21,23 @@ class FusedNorm(nn.Module):
 
     Attributes:
         original: what it replaces.
+        scale: [dims] float32.
+        eps: what is added to the mean of squares.
+        rounded: whether to the model's type before it is scaled, too.
     """
 
     def __init__(self, original: nn.Module, scale: Tensor, eps: float, *, rounded: bool) -> None:
-        """`scale`: [dims] float32; `rounded`: to the model's type before it is scaled, too."""
+        """As the attributes."""
         super().__init__()
         self.original = original
-        self._scale, self._eps, self._rounded = scale, eps, rounded
+        self.scale, self.eps, self.rounded = scale, eps, rounded
 
     def forward(self, rows: Tensor) -> Tensor:
         """The norm of each row."""
         if torch.compiler.is_compiling():  # a compiler fuses it with what is around it
             normed: Tensor = self.original(rows)
         else:
-            normed = RMS_NORM(rows, self._scale, self._eps, self._rounded)
+            normed = RMS_NORM(rows, self.scale, self.eps, self.rounded)
         return normed
 
 

@@ -14,8 +14,7 @@ alone in another way than rows together; it gets company there.
 """
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from engine import kernels
-from engine.norms import FusedNorm
 
 SAME_ROWS = 32
 """Rows up to which a row's product does not depend on how many others there are (measured with
@@ -107,7 +105,7 @@ def pack(model: Any, *, spare: bool = False) -> None:
 
     Layers that read the same, as `TOGETHER` names them, become one product. In oneDNN's layout the
     weights of a head that is tied to embeddings take their memory twice; with `spare`, which
-    `unpacked` needs, all do.
+    `engine.operators.unpacked` needs, all do.
     """
     names = {id(module): name for name, module in model.named_modules()}
     decoder, head = model.get_decoder(), model.get_output_embeddings()
@@ -128,20 +126,6 @@ def parameter_count(model: Any) -> int:
     """How many numbers the model's weights are, whether they are packed or not."""
     count: int = model.num_parameters()
     return count + sum(layer.parameters_packed for layer in _packed(model))
-
-
-@contextmanager
-def unpacked(model: Any) -> Iterator[None]:
-    """A model that was packed with `spare`, for a while as it was before."""
-    kinds = (PackedLinear, FusedNorm)
-    replaced = {name: it for name, it in model.named_modules() if isinstance(it, kinds)}
-    for name, module in replaced.items():
-        model.set_submodule(name, module.original)
-    try:
-        yield
-    finally:
-        for name, module in replaced.items():
-            model.set_submodule(name, module)
 
 
 def hand_over(model: Any) -> None:

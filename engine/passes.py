@@ -5,7 +5,6 @@ What a forward reads lies in buffers that are kept from pass to pass. Passes are
 logits nobody reads. Decides nothing; knows neither prompts nor pictures.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention import evenly_summed, place_in_sum
-from engine.kv_cache import TreeCache
+from engine.kv_cache import TreeCache, cache_argument
 from engine.masks import Masks, MasksByKey, TreeMasks
 from engine.packing import SAME_ROWS
 from engine.tree import LANES, DraftTree, places
@@ -193,9 +192,3 @@ def _padded(tree: DraftTree, size: int) -> DraftTree:
         parents=tree.parents + [0] * more,
         depths=tree.depths + [1] * more,
     )
-
-
-def cache_argument(model: Any) -> str:
-    """`cache` from transformers 5.18 or so on, `past_key_values` before."""
-    names = inspect.signature(model.forward).parameters
-    return "cache" if "cache" in names else "past_key_values"

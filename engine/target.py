@@ -9,12 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from engine import kernels
 from engine.compiled import compiled, pass_shapes
 from engine.families import Family
-from engine.kv_cache import TreeCache
-from engine.norms import fuse_norms
-from engine.packing import SAME_ROWS, hand_over, keeps_bits
+from engine.kv_cache import TreeCache, cache_argument
+from engine.operators import give_to_operators
+from engine.packing import SAME_ROWS, keeps_bits
 from engine.passes import (
     BIT_BY_BIT,
     USUAL,
@@ -22,7 +21,6 @@ from engine.passes import (
     LanguagePart,
     PassShapes,
     VerifyPasses,
-    cache_argument,
 )
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
@@ -109,9 +107,7 @@ class Target:
         Raises:
             UnbuildableOperators: it cannot be done; passes stay as they were.
         """
-        kernels.load()
-        hand_over(self.model)
-        fuse_norms(self.model)
+        give_to_operators(self.model)
         self._cache.write = torch.ops.recap.write.default
         self._passes = VerifyPasses(self.model, self._mrope, self._text, WITH_OPERATORS)
         self.form = "operators"

@@ -19,7 +19,7 @@ from engine.bench.contenders import GENERATE_LOOKUP, Contender
 from engine.counting import count
 from engine.decode import Limits
 from engine.loading import LoadedModel
-from engine.packing import unpacked
+from engine.operators import unpacked
 from engine.session import Request
 from engine.stats import DecodeStats
 

@@ -372,7 +372,7 @@ def building(monkeypatch: pytest.MonkeyPatch, nothing_built: None) -> list[bytes
     def load(file: str) -> SimpleNamespace:
         if not Path(file).exists() or Path(file).read_bytes() != SOUND:
             raise OSError("cannot be loaded")
-        functions = ("recap_release", "recap_multiplies")
+        functions = ("recap_release", "recap_release_layer", "recap_multiplies")
         return SimpleNamespace(**{name: SimpleNamespace() for name in functions})
 
     monkeypatch.setattr(CppBuilder, "build", build)

@@ -11,7 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from engine import kernels
 from engine.families import FAMILIES
 from engine.norms import FusedNorm, fuse_norms
-from engine.packing import parameter_count, unpacked
+from engine.operators import unpacked
+from engine.packing import parameter_count
 from engine.target import Target
 from tests.zoo import Zoo
 

@@ -15,6 +15,7 @@ from engine.drafters.registry import Method
 from engine.events import Finished
 from engine.families import FAMILIES
 from engine.loading import Dtype, LoadedModel, load_model
+from engine.operators import unpacked
 from engine.options import DrafterOptions
 from engine.packing import (
     ALIGNED,
@@ -24,7 +25,6 @@ from engine.packing import (
     fast_bfloat16,
     pack,
     parameter_count,
-    unpacked,
 )
 from engine.prompts import EncodedPrompt
 from engine.session import Request, Session, SessionOptions
