@@ -34,6 +34,7 @@ class PassCost:
     PRIOR_SLOPE = 0.02
     """What a token more is taken to cost before any pass was seen."""
     LEAST_SLOPE = 0.001
+    MOST_PASSES = 1 << 53
     FEW = 4
     KNOWN = 0.5
     """What a knot must have seen to be part of the curve."""
@@ -60,7 +61,7 @@ class PassCost:
         """Go on with what `numbers` gave; ValueError for what it never gives."""
         if not len(seconds) == len(seen) == len(self.KNOTS):
             raise ValueError("of other knots")
-        if min(seconds) <= 0 or min(passes, *seen) < 0:
+        if min(seconds) <= 0 or min(passes, *seen) < 0 or passes > self.MOST_PASSES:
             raise ValueError("no times of passes")
         self._seconds, self._seen = list(map(float, seconds)), list(map(float, seen))
         self.passes = int(passes)

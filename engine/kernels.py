@@ -58,7 +58,8 @@ def library_file() -> Path:
     capability = torch.backends.cpu.get_cpu_capability()
     cpu = (cpu_name(), cpu_features(), capability)
     made_for = (torch.__version__, torch.version.git_version, *cpu)
-    made_of = [file.read_text() for file in sorted(SOURCE.parent.iterdir())]
+    parts = sorted(SOURCE.parent.glob("*.h"))
+    made_of = [file.read_text() for file in (SOURCE, *parts)]
     name = sha256("\n".join(map(str, [*made_of, *made_for])).encode()).hexdigest()[:16]
     return user_cache_path("recap", appauthor=False) / "operators" / f"{name}.so"
 

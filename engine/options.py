@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from engine.errors import UsageError
 
 DEFAULT_MAX_TOKENS = 512
+MOST_K = 64
+"""Next tokens that are kept of a prediction, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class DrafterOptions:
     phrases: bool = True
 
     def __post_init__(self) -> None:
-        for name, low, high in (("k", 2, 64), ("nodes", 0, 1024), ("max_depth", 1, 1024)):
+        for name, low, high in (("k", 2, MOST_K), ("nodes", 0, 1024), ("max_depth", 1, 1024)):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} must be from {low} to {high}, not {value}")

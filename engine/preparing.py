@@ -26,7 +26,7 @@ def prepare(target: Target, *, compile: bool, drafting: bool = False) -> Iterato
 
 
 def _compile(target: Target) -> Iterator[Notice]:
-    yield Notice("compiling the model; a minute or more at first, less in later runs")
+    yield Notice("compiling the model; a minute or so at first, less in later runs")
     started = perf_counter()
     try:
         target.compile()

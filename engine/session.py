@@ -17,7 +17,7 @@ from engine.decode import Cancel, Limits, decode, seed
 from engine.device_memory import within_memory
 from engine.drafters.base import Drafter
 from engine.drafters.recap import RecapDrafter
-from engine.drafters.recap_native import NativeRecapDrafter, Recap, quickened
+from engine.drafters.recap_native import Recap, quickened
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
 from engine.events import Committed, Event, Finished, FinishReason, Notice
@@ -151,8 +151,9 @@ class Session:
             memory = self._open_memory(options.memory_file)
         placeholders = loaded.encoder.placeholder_ids
         drafter = self.fitted(options.method, options.drafter)
-        self._drafter = method.make(drafter, memory, placeholders)
-        self._memory: Savable = memory
+        self._own = method.make(drafter, memory, placeholders)
+        self._drafter = self._own
+        self._shared = memory
 
     @classmethod
     def open(cls, options: SessionOptions) -> Self:
@@ -185,12 +186,13 @@ class Session:
         """
         if self._prepared:
             return
-        drafting = isinstance(self._drafter, RecapDrafter)
+        drafting = isinstance(self._own, RecapDrafter)
         yield from prepare(self._target, compile=self._to_compile, drafting=drafting)
         self._prepared = True
-        self._drafter = quickened(self._drafter)
-        if isinstance(self._drafter, NativeRecapDrafter):
-            self._memory = self._drafter.memory
+        own = quickened(self._own)
+        if self._drafter is self._own:
+            self._drafter = own
+        self._own = own
         self._go_on_with_pace()
 
     def generate(
@@ -268,9 +270,7 @@ class Session:
 
     def memory_use(self) -> MemoryUse:
         """How much was learned so far, and where it is kept."""
-        contextual = 0
-        if isinstance(self._drafter, Recap):
-            contextual = self._drafter.contextual_keys
+        contextual = self._own.contextual_keys if isinstance(self._own, Recap) else 0
         path = self._keeper.path if self._keeper else None
         return MemoryUse(contextual, len(self._memory), path)
 
@@ -281,11 +281,11 @@ class Session:
         """
         if self._keeper is None or not self._memory.changed:
             return []
-        if isinstance(self._drafter, Recap):
-            self._drafter.settle()
+        if isinstance(self._own, Recap):
+            self._own.settle()
         lines = self._keeper.save(self._memory, self._requests)
-        if not lines and isinstance(self._drafter, Recap):
-            self._keeper.save_pace(self._pace_key(), self._drafter.pace())
+        if not lines and isinstance(self._own, Recap):
+            self._keeper.save_pace(self._pace_key(), self._own.pace())
         self._requests = 0
         if lines:
             self._keeper = None
@@ -296,6 +296,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.save_memory()
+
+    @property
+    def _memory(self) -> Savable:
+        """What its own drafter learned, as far as it outlives requests."""
+        return self._own.memory if isinstance(self._own, Recap) else self._shared
 
     def _refuse_to_go_on(self, turn: int) -> None:
         """Raise RequestError where a request was begun since."""
@@ -346,10 +351,10 @@ class Session:
 
     def _go_on_with_pace(self) -> None:
         """Take up what was learned earlier of how fast passes are here."""
-        if self._keeper and isinstance(self._drafter, Recap):
+        if self._keeper and isinstance(self._own, Recap):
             pace = self._keeper.load_pace(self._pace_key())
             if pace:
-                self._drafter.resume_pace(pace)
+                self._own.resume_pace(pace)
 
     def _pace_key(self) -> str:
         machine = machine_name(self._target.device)

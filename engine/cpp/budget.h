@@ -28,7 +28,7 @@ class PassCost {
 
   Numbers numbers{};
   int64_t last_seen[kKnots] = {};
-  double at_knots[kKnots];
+  double at_knots[kKnots] = {};
   bool measured = false;
 
   PassCost() {
@@ -78,7 +78,7 @@ class PassCost {
     for (int i = 0; i < count; ++i) {
       const int knot = beside[i];
       const double before = numbers.seen[knot];
-      if (before < kKnown) numbers.seconds[knot] = curve_[knot];
+      if (before < kKnown) numbers.seconds[knot] = on_line(curve_, kAtKnot[knot]);
       numbers.seen[knot] += shares[i];
       numbers.seconds[knot] *= std::pow(error, shares[i] * rate(before, error));
       keep_rising(knot);
@@ -159,14 +159,14 @@ class PassCost {
     for (int k = 0; k < kKnots; ++k) at_knots[k] = rising[k] / rising[0];
   }
 
-  double curve_[kKnots];
+  double curve_[kKnots] = {};
 };
 
 class Budget {
  public:
   static constexpr int kLengths = 64;  // of contexts: more than an int64 has
 
-  int64_t lengths[kLengths];
+  int64_t lengths[kLengths] = {};
   PassCost costs[kLengths];
   int64_t count = 0;
 
@@ -187,7 +187,9 @@ class Budget {
 
   // Whether nothing in it, which may come from a damaged file, names what is not there.
   bool sound() const {
-    return count > 0 && count < kLengths && cost_ >= 0 && cost_ < count;
+    const auto possible = [](const PassCost& cost) { return cost.numbers.passes >= 0; };
+    return count > 0 && count < kLengths && cost_ >= 0 && cost_ < count &&
+           std::all_of(costs, costs + count, possible);
   }
 
   void start(int64_t context) {
@@ -312,13 +314,13 @@ class Budget {
     return kAtKnot[oldest];
   }
 
-  int64_t cost_ = -1, cold_ = kWarmUp, size_, usual_, tokens_, trial_;
+  int64_t cost_ = -1, cold_ = kWarmUp, size_ = 1, usual_ = 1, tokens_ = 1, trial_ = 0;
   std::bitset<kLargest + 1> ran_;
   double promised_ = kPrior, came_ = kPrior;
   double foreseen_ = kForeseenPrior, rejected_ = kRejectedPrior;
   double committed_ = kRatePrior, spent_ = kRatePrior;
-  double rate_, expected_, best_, best_usual_, trust_, learned_;
-  double sums_[kMost];
+  double rate_ = 1, expected_ = 1, best_ = 0, best_usual_ = 0, trust_ = 1, learned_ = 0;
+  double sums_[kMost] = {};
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What Python calls of `drafting.h`, and drafters as bytes; a part of `kernels.cpp`.
 //
-// Nothing here is called by two threads at once, or throws.
+// Nothing here is called by two threads at once.
 
 #pragma once
 
@@ -99,6 +99,7 @@ std::vector<char> saved(Drafter& drafter) {
     keys.put(row, std::size(row));
   });
   Writer all;
+  all.put(int64_t{sizeof(Budget)});
   all.put(static_cast<int64_t>(rows.size()));
   for (const RowId row : rows) {
     const Rows::Head& head = memory.rows.head(row);
@@ -114,6 +115,7 @@ std::vector<char> saved(Drafter& drafter) {
 
 // Into a drafter that has learned nothing; throws where bytes are not of `saved`.
 void restore(Drafter& drafter, Reader reader) {
+  if (reader.number() != sizeof(Budget)) throw std::runtime_error("it is of another version");
   Memory& memory = drafter.memory();
   std::vector<RowId> rows;
   std::vector<int32_t> ids(drafter.width());
@@ -165,6 +167,8 @@ void restore(Drafter& drafter, Reader reader) {
 using drafting::Drafter;
 
 extern "C" {
+
+C10_EXPORT int64_t recap_settings_size() { return sizeof(drafting::Settings); }
 
 // Arrays of tables and claims are kept by the caller for as long as the drafter.
 C10_EXPORT Drafter* recap_drafter(const drafting::Settings* settings, const int64_t* placeholders,

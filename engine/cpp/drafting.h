@@ -23,8 +23,7 @@
 namespace drafting {
 namespace {
 
-constexpr int kStations = 65;  // steps of a claimed probability
-constexpr int kCells = 11;     // of them
+constexpr int kStations = 65;  // steps of a claimed probability, and its end
 constexpr int kTrusts = 65;    // lengths of a match
 
 // Python's, in the order of `_Settings`.
@@ -40,7 +39,7 @@ struct Settings {
   int64_t steady[16];                                        // by run
   int64_t sources[32];                                       // of kinds
   double trust[kTrusts];                                     // in copies, by the length of a match
-  int64_t cells[kStations];
+  int64_t cell_count, cells[kStations];                      // of claims, by their steps
   double claims_remembered;
 };
 
@@ -68,7 +67,7 @@ class Calibration {
 
  private:
   int64_t cell(int64_t kind, double claim) const {
-    return kind * kCells + settings_.cells[static_cast<int64_t>(claim * (kStations - 1))];
+    return kind * settings_.cell_count + settings_.cells[static_cast<int64_t>(claim * (kStations - 1))];
   }
 
   double *claimed_, *came_;
@@ -114,6 +113,8 @@ class Drafter {
         placeholders_(placeholders, placeholders + count),
         memory_(std::make_unique<Memory>(settings.width, tokens, phrases, settings.most_phrases)),
         calibration_(claimed, came, settings_) {}
+
+  Drafter(const Drafter&) = delete;  // its parts refer to each other
 
   Memory& memory() { return *memory_; }
   Budget& budget() { return budget_; }
@@ -186,7 +187,8 @@ class Drafter {
       const auto [match_end, match_length] = follow(child.token, above);
       const Node node{followed(above.context, child.token), match_end, match_length, parent,
                       above.depth + 1, probability};
-      const double least = node.depth < deepest ? floor / probability : kNothing;
+      const bool further = node.depth < deepest && probability > 0;
+      const double least = further ? floor / probability : kNothing;
       put(tree, node, child.token, source(above.known, child), least);
       offer(heap, static_cast<int64_t>(nodes_.size()) - 1, 0);
     }
@@ -397,7 +399,9 @@ class Drafter {
     if (chosen_from_ == kNoRow) return;
     Rows& rows = memory_->rows;
     for (int64_t i = 0; i < rows.head(chosen_from_).length; ++i) {
-      const RowId row = memory_->recent(rows.ids(chosen_from_)[i] & kOne).newest;
+      const int64_t rival = rows.ids(chosen_from_)[i];
+      if (rival < 0 || rival >= static_cast<int64_t>(kNoToken)) continue;
+      const RowId row = memory_->recent(static_cast<Key>(rival)).newest;
       if (row != kNoRow) add(row, rows.probs(chosen_from_)[i], 0);
     }
     double total = 0;

@@ -229,7 +229,8 @@ class RecapDrafter:
             match = self._follow(token, *matches[parent])
             contexts.append(context)
             matches.append(match)
-            least = floor / -minus if tree.depths[node] < deepest else inf
+            further = tree.depths[node] < deepest and minus < 0  # a long path's may be nothing
+            least = floor / -minus if further else inf
             expanded.append(self._expand(context, *match, least))
             if expanded[node].children:
                 heappush(heap, (minus * expanded[node].children[0][0], node, 0))

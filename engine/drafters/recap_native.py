@@ -7,10 +7,10 @@ calls, and what is kept as Python keeps it: tables of a file, claims, and learne
 import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int64, c_void_p
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int64, c_void_p, sizeof
 from functools import cache
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 from weakref import finalize
 
 import numpy as np
@@ -68,6 +68,7 @@ class _Settings(ctypes.Structure):
         ("steady", c_int64 * 16),
         ("sources", c_int64 * 32),
         ("trust", c_double * (LONGEST_TRUST + 1)),
+        ("cell_count", c_int64),
         ("cells", c_int64 * (Calibration.STEPS + 1)),
         ("claims_remembered", c_double),
     )
@@ -102,10 +103,12 @@ class _Numbers(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """The library, and of its functions what they take."""
-    library: Any = kernels.load()
+    """The library, and of its functions what they take. Its calls are short, and keep the GIL."""
+    library: Any = ctypes.PyDLL("recap", handle=kernels.load()._handle)
+    assert library.recap_settings_size() == sizeof(_Settings)
     make = library.recap_drafter
-    make.argtypes = (POINTER(_Settings), c_void_p, c_int64, *2 * (POINTER(_Table),), *2 * _PLACE)
+    tables = (POINTER(_Table), POINTER(_Table))
+    make.argtypes = (POINTER(_Settings), c_void_p, c_int64, *tables, c_void_p, c_void_p)
     make.restype = c_void_p
     for name, (takes, gives) in _CALLS.items():
         function = getattr(library, f"recap_{name}")
@@ -113,8 +116,7 @@ def _library() -> Any:
     return library
 
 
-_PLACE = (c_void_p,)
-_PREDICTIONS = (*2 * _PLACE, c_int64)
+_PREDICTIONS = (c_void_p, c_void_p, c_int64)
 _CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "drafter_delete": ((), None),
     "settle": ((), None),
@@ -125,11 +127,11 @@ _CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "propose": ((c_int64, POINTER(_Tree)), c_int64),
     "learn": ((c_void_p, c_int64, *_PREDICTIONS), c_int64),
     "observe_pass": ((c_int64, c_int64, c_double), None),
-    "costs": (2 * _PLACE, c_int64),
-    "set_costs": ((c_int64, *2 * _PLACE), None),
-    "counts": (_PLACE, None),
-    "written_tokens": (3 * _PLACE, None),
-    "written_phrases": (3 * _PLACE, None),
+    "costs": ((c_void_p, c_void_p), c_int64),
+    "set_costs": ((c_int64, c_void_p, c_void_p), None),
+    "counts": ((c_void_p,), None),
+    "written_tokens": ((c_void_p, c_void_p, c_void_p), None),
+    "written_phrases": ((c_void_p, c_void_p, c_void_p), None),
     "mark_saved": ((), None),
     "save": ((c_char_p,), c_int64),
     "restore": ((c_char_p, c_int64), c_bool),
@@ -142,10 +144,15 @@ class NativeMemory:
     looked up or stored in it from here."""
 
     def __init__(self, handle: int, tables: Tables, width: int) -> None:
-        """`tables`: of a file; `width`: of rows, at most."""
+        """`handle`: of the drafter, which goes with this; `tables`: of a file, which it reads;
+        `width`: of rows, at most."""
         self.tables = tables
         self._handle = handle
         self._width = width
+        finalize(self, _library().recap_drafter_delete, handle).atexit = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("it is its drafter's, which can be copied")
 
     def __len__(self) -> int:
         return len(self.tables.tokens.keys) + self._counts()[1]
@@ -219,19 +226,18 @@ class NativeRecapDrafter:
         self._placeholders = placeholders
         claims = Calibration(PRIOR_TRUST).numbers()
         self._claimed, self._came = (np.array(claims[name]) for name in ("claimed", "true"))
-        self._tables = Tables(*map(_contiguous, tables))
+        tables = Tables(*map(_contiguous, tables))
         width = max(options.k, *(table.k for table in tables))
         never = np.array(sorted(placeholders), np.int64)
         self._handle: int = _library().recap_drafter(
             byref(_settings(options, width)),
             _at(never),
             len(never),
-            *(byref(_table(table)) for table in self._tables),
+            *(byref(_table(table)) for table in tables),
             _at(self._claimed),
             _at(self._came),
         )
-        finalize(self, _library().recap_drafter_delete, self._handle)
-        self.memory = NativeMemory(self._handle, self._tables, width)
+        self.memory = NativeMemory(self._handle, tables, width)
         self._columns = np.empty((4, options.nodes + 1), np.int64)
         self._probabilities = np.empty(options.nodes + 1)
         self._tree = _Tree(*map(_at, (*self._columns, self._probabilities)))
@@ -391,6 +397,7 @@ def _settings(options: DrafterOptions, width: int) -> _Settings:
         earlier_2=EARLIER_2,
         earlier_3=EARLIER_3,
         steadiest=len(STEADY) - 1,
+        cell_count=len(Calibration.EDGES) + 1,
         claims_remembered=Calibration.MEMORY,
     )
     settings.trust[:] = trust
@@ -423,7 +430,9 @@ def _rows(predictions: Predictions) -> tuple[int, int, int]:
     """Where ids and probabilities are, and how many of each position."""
     ids, probs = predictions.top_ids, predictions.top_probs
     assert ids.flags.c_contiguous
+    assert ids.dtype == np.int64
     assert probs.flags.c_contiguous
+    assert probs.dtype == np.float32
     return _at(ids), _at(probs), ids.shape[1]
 
 

@@ -9,7 +9,7 @@ tensors' bytes, which must fill the file exactly. It holds numbers only: nothing
                               every later version keeps this container, entry and field.
     tokenizer       str       fingerprint of the vocabulary (`engine.memory.paths`)
     models          [str]     models that wrote here, in the order of their first writing
-    k               int       next tokens of a one-token key, at least 1
+    k               int       next tokens of a one-token key, 1 to 64
     keys            int       one-token keys, n
     phrases         int       two- and three-token keys, m
     first_used      str       ISO 8601 with offset: when the file was begun,
@@ -60,6 +60,7 @@ from safetensors.numpy import save
 
 from engine.errors import CorruptMemory, ForeignMemory
 from engine.memory.table import NO_NEXT, PHRASE_K, PhraseTable, Tables, TransitionTable
+from engine.options import MOST_K
 
 FORMAT_VERSION = 3
 METADATA_KEY = "recap_memory"
@@ -106,6 +107,8 @@ class MemoryHeader:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} must be a number of at least {least}")
+        if self.k > MOST_K:
+            raise ValueError(f"k must be at most {MOST_K}")
         if not all(isinstance(text, str) for text in (self.tokenizer, *self.models)):
             raise ValueError("tokenizer and models must be text")
         for moment in (self.first_used, self.last_used):

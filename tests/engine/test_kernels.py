@@ -429,6 +429,19 @@ def test_another_pytorch_or_cpu_gets_another_library(monkeypatch: pytest.MonkeyP
     assert len(set(files)) == 5
 
 
+def test_what_else_lies_beside_the_sources_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cpp"
+    shutil.copytree(kernels.SOURCE.parent, folder)
+    file = kernels.library_file()
+    monkeypatch.setattr(kernels, "SOURCE", folder / kernels.SOURCE.name)
+    (folder / ".DS_Store").write_bytes(b"\xff")
+    assert kernels.library_file() == file
+    (folder / "more.h").touch()
+    assert kernels.library_file() != file
+
+
 def test_a_library_that_is_there_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert kernels.promising()

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from engine.drafters.recap import RecapDrafter
 from engine.drafters.recap_native import NativeRecapDrafter, Recap
 from engine.errors import ContextError, PromptError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.memory.file import read_memory
 from engine.memory.paths import memory_path, tokenizer_fingerprint
+from engine.memory.transitions import TokenMemory
 from engine.options import DEFAULT_MAX_TOKENS, DrafterOptions
 from engine.prompts import Message
 from engine.session import MemoryUse, Request, Session, SessionOptions
@@ -326,6 +328,20 @@ def test_drafts_in_cpp_leave_the_same_files_as_drafts_in_python(
         assert stored is not None
         tables.append([getattr(each, name) for each in stored[1] for name in each.DTYPES])
     assert all(np.array_equal(*pair) for pair in zip(*tables, strict=True))
+
+
+def test_a_drafter_that_was_made_elsewhere_learns_and_leaves_the_session_s_own_alone(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    file = tmp_path / "memory.safetensors"
+    ours = session(zoo.loaded("llama", torch.float32, None), memory_file=file)
+    guest = RecapDrafter(DrafterOptions(), TokenMemory(), frozenset())
+    ours.draft_with(guest)
+    finished(ours, HELLO)
+    assert len(guest.memory) > 0
+    assert ours.memory_use() == MemoryUse(0, 0, file)
+    assert ours.save_memory() == []
+    assert not file.exists()
 
 
 def test_saving_twice_counts_once(zoo: Zoo, tmp_path: Path) -> None:

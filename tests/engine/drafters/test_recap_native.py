@@ -1,5 +1,6 @@
 """RECAP's drafter in C++ beside the one in Python: the same to the last bit, whatever happens."""
 
+import gc
 import pickle
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -125,7 +126,7 @@ def test_trees_and_what_is_learned_are_those_of_python(seed: int, clock: list[fl
     chance = Random(seed)
     options, vocab = drawn_options(chance), chance.choice([12, 30, 80])
     pictures = chance.choice([frozenset[int](), frozenset({5})])
-    slope = chance.choice([0.01, 0.05, 0.2])
+    slope, bend = chance.choice([0.01, 0.05, 0.2]), chance.choice([1, 1, 3])
     stored = Tables.empty(1)
     twins = Twins(options, stored, pictures)
 
@@ -139,7 +140,7 @@ def test_trees_and_what_is_learned_are_those_of_python(seed: int, clock: list[fl
             ]
             predictions = foreseen(chance, options.k, vocab, contexts)
             path = some_path(chance, tree, predictions.choices)
-            clock[0] += (1 + slope * len(tree)) * chance.choice([1, 1, 1.1, 3])
+            clock[0] += (1 + slope * len(tree)) ** bend * chance.choice([1, 1, 1.1, 3])
             twins.all("learn", path, predictions)
             committed = [tree.tokens[node] for node in path[1:]]
             committed.append(predictions.choices[path[-1]])
@@ -202,6 +203,16 @@ def test_the_longer_keys_stored_longest_ago_are_forgotten(monkeypatch: pytest.Mo
         twins.all("propose", 9)
 
 
+def test_a_path_ends_where_its_probability_is_too_small_for_a_number() -> None:
+    options = DrafterOptions(
+        k=2, nodes=1024, max_depth=1024, adaptive=False, min_probability=0, suffix=False
+    )
+    twins = Twins(options, Tables.empty(1), frozenset())
+    twins.all("start", [1])
+    twins.all("seed", [0], predicted([(1, 0.25), (2, 0.0)]))
+    assert 100 < len(twins.all("propose", 1024)) < 1025
+
+
 def taught() -> NativeRecapDrafter:
     tables = Tables(table({7: [(8, 0.5), (9, 0.25)]}), phrases({(1, 2): 7}))
     options = DrafterOptions(k=2, adaptive=False, suffix=False)
@@ -238,6 +249,7 @@ def test_copies_go_their_own_ways() -> None:
         lambda learned: bytes(len(learned)),
         lambda learned: b"\xff" * len(learned),
         lambda learned: learned[:8] + b"\x7f" + learned[9:],
+        lambda learned: learned[:16] + b"\x7f" + learned[17:],
     ],
 )
 def test_a_damaged_state_is_refused(damage: Callable[[bytes], bytes]) -> None:
@@ -250,16 +262,25 @@ def test_a_damaged_state_is_refused(damage: Callable[[bytes], bytes]) -> None:
 @pytest.mark.parametrize(
     "pace",
     [
-        {},
-        {"costs": 3, "claims": {}},
-        {"costs": {"0": {"seconds": [1], "seen": [1], "passes": 1}}, "claims": {}},
+        {"costs": 3},
+        {"claims": {}},
+        {"costs": {"0": {"seconds": [1], "seen": [1], "passes": 1}}},
+        {"costs": {"0": {"seconds": [1.0] * 8, "seen": [1.0] * 8, "passes": 1 << 63}}},
     ],
 )
 def test_a_pace_that_does_not_fit_is_not_taken(pace: dict[str, Any]) -> None:
     native = taught()
     before = native.pace()
-    native.resume_pace(pace)
+    native.resume_pace(before | pace)
     assert native.pace() == before
+
+
+def test_what_it_learned_is_there_for_as_long_as_its_memory() -> None:
+    memory = taught().memory
+    gc.collect()
+    assert len(memory) == 2
+    with pytest.raises(TypeError, match="its drafter's"):
+        deepcopy(memory)
 
 
 def test_a_pace_behind_impossible_contexts_is_not_taken() -> None:

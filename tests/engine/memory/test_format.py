@@ -85,7 +85,8 @@ def test_what_is_packed_comes_back(
 
 def test_every_code_of_a_probability_survives_being_written_again(scratch: Path) -> None:
     codes = np.arange(255, 0, -1, dtype=np.float32)
-    exact = table({1: list(enumerate(2 ** ((codes - 255) / 16)))})
+    rows = enumerate(np.split(2 ** ((codes - 255) / 16), 5))
+    exact = table({key: list(enumerate(row)) for key, row in rows})
 
     once = load(packed(scratch, no_phrases(exact)))[1].tokens
     twice = load(packed(scratch, no_phrases(once)))[1].tokens
@@ -220,6 +221,7 @@ def test_columns_that_are_not_as_documented_are_corrupt(
     [
         {"k": 3},
         {"k": 2.0},
+        {"k": 65},
         {"keys": 3},
         {"phrases": 3},
         {"format_version": 1},
