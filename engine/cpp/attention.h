@@ -108,6 +108,53 @@ C10_ALWAYS_INLINE void accumulate(const float* factors, const float* numbers, in
   }
 }
 
+#ifdef __AVX512BF16__
+
+constexpr bool kPairs = true;
+
+// Products of N keys with queries, [dims / 2][lanes][2].
+template <int N>
+C10_ALWAYS_INLINE void multiply_pairs(const float* queries, const c10::BFloat16* keys,
+                                      int64_t apart, int64_t dims, float* products) {
+  __m512 sums[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) sums[i] = _mm512_setzero_ps();
+  for (int64_t d = 0; d < dims; d += 2) {
+    const __m512bh query = (__m512bh)_mm512_loadu_ps(queries + d / 2 * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) {
+      int32_t pair;
+      std::memcpy(&pair, keys + i * apart + d, sizeof(pair));
+      sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)_mm512_set1_epi32(pair), query);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) _mm512_storeu_ps(products + i * kLanes, sums[i]);
+}
+
+void multiply_pairs(const float* queries, const c10::BFloat16* keys, int64_t apart, int64_t dims,
+                    int64_t count, float* products) {
+  int64_t i = 0;
+  for (; i + kKeys <= count; i += kKeys) {
+    multiply_pairs<kKeys>(queries, keys + i * apart, apart, dims, products + i * kLanes);
+  }
+  for (; i < count; ++i) {
+    multiply_pairs<1>(queries, keys + i * apart, apart, dims, products + i * kLanes);
+  }
+}
+
+#else
+
+constexpr bool kPairs = false;
+
+#endif
+
+// Whether numbers are multiplied two at a time as they are, not one as floats.
+template <typename T>
+bool in_pairs(int64_t dims) {
+  return kPairs && std::is_same_v<T, c10::BFloat16> && dims % 2 == 0;
+}
+
 template <typename T>
 struct Head {  // of keys and values
   const T* keys;
@@ -117,28 +164,43 @@ struct Head {  // of keys and values
 };
 
 struct Room {  // of a thread
-  float* queries;  // [key dims][lanes]
+  float* queries;  // [key dims][lanes], or as pairs
   float* weights;  // [length][lanes]
   float* wide;     // [tile][dims]
   float* sums;     // [value dims][lanes]
 };
 
-// What the queries in `room` get, into room.sums.
+// Products of some keys with the queries in `room`.
 template <typename T>
-void attend(const Head<T>& head, const float* mask, int64_t mask_stride,
+void multiply(const Head<T>& head, int64_t first, int64_t count, const Room& room,
+              float* products) {
+  const T* keys = head.keys + first * head.key_stride;
+#ifdef __AVX512BF16__
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    if (in_pairs<T>(head.key_dims)) {
+      multiply_pairs(room.queries, keys, head.key_stride, head.key_dims, count, products);
+      return;
+    }
+  }
+#endif
+  const auto [wide, stride] = widened(keys, head.key_stride, count, head.key_dims, room.wide);
+  std::fill_n(products, count * kLanes, 0.f);
+  accumulate<kKeys>(room.queries, wide, stride, 1, head.key_dims, count, products);
+}
+
+// What the queries in `room` get, into room.sums; `scale` is of products.
+template <typename T>
+void attend(const Head<T>& head, const float* mask, int64_t mask_stride, float scale,
             std::optional<double> softcap, const Room& room) {
   Lanes most(-std::numeric_limits<float>::infinity());
   for (int64_t first = 0; first < head.length; first += kTile) {
     const int64_t count = std::min(kTile, head.length - first), next = first + kTile;
     fetch(head.keys + next * head.key_stride, head.key_stride, head.length - next,
           head.key_dims);
-    const auto [keys, stride] = widened(head.keys + first * head.key_stride, head.key_stride,
-                                        count, head.key_dims, room.wide);
     float* products = room.weights + first * kLanes;
-    std::fill_n(products, count * kLanes, 0.f);
-    accumulate<kKeys>(room.queries, keys, stride, 1, head.key_dims, count, products);
+    multiply(head, first, count, room, products);
     for (int64_t key = 0; key < count; ++key) {
-      Lanes product = Lanes::loadu(products + key * kLanes);
+      Lanes product = Lanes::loadu(products + key * kLanes) * Lanes(scale);
       if (softcap) {
         const float cap = static_cast<float>(*softcap);
         product = Lanes(cap) * (product / Lanes(cap)).tanh();
@@ -200,13 +262,19 @@ void attend_all(const at::Tensor& query, const at::Tensor& key, const at::Tensor
       for (int64_t lane = 0; lane < count; ++lane) {
         const int64_t row = first + lane;
         const T* source = queries + (head * group + row / n) * head_stride + row % n * node_stride;
-        for (int64_t d = 0; d < dims; ++d) {
-          room.queries[d * kLanes + lane] = static_cast<float>(source[d] * scale);
+        if (in_pairs<T>(dims)) {
+          for (int64_t d = 0; d < dims; d += 2) {
+            std::memcpy(room.queries + d / 2 * kLanes + lane, source + d, sizeof(float));
+          }
+        } else {
+          for (int64_t d = 0; d < dims; ++d) {
+            room.queries[d * kLanes + lane] = static_cast<float>(source[d]);
+          }
         }
       }
       const Head<T> of{keys + head * key.stride(1), values + head * value.stride(1),
                        key.stride(2),  value.stride(2), length, dims, value_dims};
-      attend(of, masks + first, mask.stride(1), softcap, room);
+      attend(of, masks + first, mask.stride(1), static_cast<float>(scale), softcap, room);
       for (int64_t lane = 0; lane < count; ++lane) {
         const int64_t row = first + lane;
         T* target = outputs + (row % n * heads + head * group + row / n) * value_dims;
