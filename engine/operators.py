@@ -27,9 +27,10 @@ def unpacked(model: Any) -> Iterator[None]:
     """A model that was packed with `spare`, for a while as it was before."""
     kinds = (PackedLinear, FusedNorm, FusedLayer)
     replaced = {name: it for name, it in model.named_modules() if isinstance(it, kinds)}
-    for name, module in reversed(replaced.items()):  # parts before what they are parts of
-        model.set_submodule(name, module.original)
+    originals = {name: module.original for name, module in replaced.items()}
     try:
+        for name, original in reversed(originals.items()):  # parts before what they are parts of
+            model.set_submodule(name, original)
         yield
     finally:
         for name, module in replaced.items():

@@ -108,9 +108,10 @@ C10_ALWAYS_INLINE void accumulate(const float* factors, const float* numbers, in
   }
 }
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) && defined(CPU_CAPABILITY_AVX512)
 
 constexpr bool kPairs = true;
+static_assert(kLanes == 16);
 
 // Products of N keys with queries, [dims / 2][lanes][2].
 template <int N>
@@ -175,14 +176,12 @@ template <typename T>
 void multiply(const Head<T>& head, int64_t first, int64_t count, const Room& room,
               float* products) {
   const T* keys = head.keys + first * head.key_stride;
-#ifdef __AVX512BF16__
-  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+  if constexpr (kPairs && std::is_same_v<T, c10::BFloat16>) {
     if (in_pairs<T>(head.key_dims)) {
       multiply_pairs(room.queries, keys, head.key_stride, head.key_dims, count, products);
       return;
     }
   }
-#endif
   const auto [wide, stride] = widened(keys, head.key_stride, count, head.key_dims, room.wide);
   std::fill_n(products, count * kLanes, 0.f);
   accumulate<kKeys>(room.queries, wide, stride, 1, head.key_dims, count, products);

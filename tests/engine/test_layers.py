@@ -6,16 +6,20 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig
 
 from engine import kernels
+from engine.attention import NAME as TREE_ATTENTION
 from engine.families import FAMILIES
 from engine.layers import KNOWN, FusedLayer
 from engine.operators import give_to_operators, unpacked
 from engine.packing import pack, parameter_count
+from engine.prompts import EncodedPrompt
 from engine.session import Session
 from engine.target import Target
 from tests.engine.test_packing import DTYPES, check_bits, in_bfloat16
 from tests.engine.test_target import tree_of
+from tests.models import random_model, text_sizes
 from tests.zoo import Zoo, answers, conversations, session
 
 OTHERS = {"gemma", "gemma2", "gemma3", "gemma3_text", "paligemma", "paligemma2"} | {
@@ -99,6 +103,31 @@ def test_answers_through_fused_layers_are_those_of_transformers(zoo: Zoo, family
     assert fused(loaded.model)
 
 
+@DTYPES
+@pytest.mark.parametrize(("dim", "hidden"), [(64, 96), (80, 160), (128, 128), (6, 24)])
+@torch.inference_mode()
+def test_heads_may_be_of_any_size_and_all_products_may_have_biases(
+    dim: int, hidden: int, dtype: torch.dtype
+) -> None:
+    sizes = text_sizes(96) | {"hidden_size": hidden, "head_dim": dim}
+    config = LlamaConfig(**sizes, attention_bias=True, mlp_bias=True)
+    found = []
+    for whole in (True, False):
+        model = random_model(config, [], seed=3).to(dtype)
+        model.set_attn_implementation(TREE_ATTENTION)
+        pack(model)
+        target = Target(model, FAMILIES["llama"])
+        if whole:
+            target.use_operators()
+            assert len(fused(model)) == config.num_hidden_layers
+        target.prefill(EncodedPrompt(torch.arange(20)[None] % 90, {}, 0, ""), room=90)
+        found.append([target.verify(tree_of(nodes, 90)) for nodes in (1, 7, 70)])
+    for ours, theirs in zip(*found, strict=True):
+        close = 1e-5 if dtype == torch.float32 else 0.03
+        scale = float(theirs.abs().max())
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=close * scale)
+
+
 def gated_otherwise(layer: Any) -> None:
     layer.mlp.act_fn = nn.GELU()
 
@@ -128,8 +157,20 @@ def unturned(forward: Callable[..., Any]) -> Callable[..., Any]:
     return still
 
 
+def called_otherwise(layer: Any) -> None:
+    layer.forward = lambda states: states
+
+
+def told_more(layer: Any) -> None:
+    forward = layer.forward
+    layer.forward = lambda *args, **kwargs: (forward(*args, **kwargs), None)
+
+
+CHANGES = [gated_otherwise, scaled_otherwise, turned_otherwise, called_otherwise, told_more]
+
+
 @DTYPES
-@pytest.mark.parametrize("change", [gated_otherwise, scaled_otherwise, turned_otherwise])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_layer_that_computes_something_else_stays(
     zoo: Zoo, change: Callable[[Any], None], dtype: torch.dtype
 ) -> None:
