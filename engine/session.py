@@ -16,8 +16,8 @@ from engine.counting import count, notices
 from engine.decode import Cancel, Limits, decode, seed
 from engine.device_memory import within_memory
 from engine.drafters.base import Drafter
-from engine.drafters.recap import RecapDrafter
-from engine.drafters.recap_native import Recap, quickened
+from engine.drafters.recap import Recap, RecapDrafter
+from engine.drafters.recap_native import quickened
 from engine.drafters.registry import METHODS, Method
 from engine.errors import RequestError, UsageError
 from engine.events import Committed, Event, Finished, FinishReason, Notice

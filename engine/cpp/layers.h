@@ -14,16 +14,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "attention.h"
 #include "norms.h"
 #include "products.h"
+#include "registry.h"
 
 namespace layers {
 namespace {
@@ -44,16 +43,6 @@ struct Layer {
   std::optional<Norm> of_queries, of_keys;
 };
 
-std::mutex& lock() {
-  static std::mutex it;
-  return it;
-}
-
-std::unordered_map<int64_t, Layer>& held() {
-  static auto* all = new std::unordered_map<int64_t, Layer>();  // outlives what runs at exit
-  return *all;
-}
-
 // Norms come in the order of `Layer`; of queries and keys they may be missing.
 void hold(int64_t key, at::IntArrayRef linears, at::TensorList scales, at::ArrayRef<double> eps,
           const c10::List<bool>& rounded, int64_t heads, int64_t kv_heads, double scale) {
@@ -66,14 +55,10 @@ void hold(int64_t key, at::IntArrayRef linears, at::TensorList scales, at::Array
     layer.of_queries = norm(2);
     layer.of_keys = norm(3);
   }
-  const std::lock_guard guard(lock());
-  held().insert_or_assign(key, std::move(layer));
+  Registry<Layer>::it().hold(key, std::move(layer));
 }
 
-void release(int64_t key) {
-  const std::lock_guard guard(lock());
-  held().erase(key);
-}
+void release(int64_t key) { Registry<Layer>::it().release(key); }
 
 // A head's numbers, turned by the angles of a position.
 template <typename T>
@@ -206,11 +191,7 @@ at::Tensor computed(const Layer& layer, const at::Tensor& hidden, const at::Tens
 at::Tensor decode(const at::Tensor& given, const at::Tensor& cos, const at::Tensor& sin,
                   const at::Tensor& mask, const at::Tensor& all_keys, const at::Tensor& all_values,
                   int64_t keys_row, int64_t values_row, const at::Tensor& slots, int64_t key) {
-  Layer layer;
-  {
-    const std::lock_guard guard(lock());
-    layer = held().at(key);
-  }
+  const Layer layer = Registry<Layer>::it().at(key);
   const at::Tensor hidden = given.contiguous(), keys = all_keys.select(0, keys_row);
   const at::Tensor values = all_values.select(0, values_row);
   const int64_t tokens = hidden.size(1), dims = keys.size(3);

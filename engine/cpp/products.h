@@ -14,11 +14,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "registry.h"
 
 namespace products {
 namespace {
@@ -316,26 +316,12 @@ struct Layer {
   bool lonely;
 };
 
-std::mutex& lock() {
-  static std::mutex it;
-  return it;
-}
-
-std::unordered_map<int64_t, Layer>& held() {
-  static auto* all = new std::unordered_map<int64_t, Layer>();  // outlives what runs at exit
-  return *all;
-}
-
 void hold(int64_t key, const at::Tensor& weights, const std::optional<at::Tensor>& bias,
           bool lonely) {
-  const std::lock_guard guard(lock());
-  held()[key] = {weights, bias, lonely};
+  Registry<Layer>::it().hold(key, {weights, bias, lonely});
 }
 
-void release(int64_t key) {
-  const std::lock_guard guard(lock());
-  held().erase(key);
-}
+void release(int64_t key) { Registry<Layer>::it().release(key); }
 
 at::Tensor by_onednn(const at::Tensor& rows, const Layer& layer) {
   using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
@@ -355,11 +341,7 @@ at::Tensor by_onednn(const at::Tensor& rows, const Layer& layer) {
 }
 
 at::Tensor linear(const at::Tensor& rows, int64_t key, int64_t /*out_features*/) {
-  Layer layer;
-  {
-    const std::lock_guard guard(lock());
-    layer = held().at(key);
-  }
+  const Layer layer = Registry<Layer>::it().at(key);
   if (layer.weights.is_mkldnn()) return by_onednn(rows, layer);
 #ifdef __AVX512BF16__
   if (serves(rows, layer.weights)) return multiplied(rows, layer.weights, layer.bias);

@@ -6,6 +6,7 @@ plain Python over small lists; `engine.drafters.recap_native` is the same in C++
 for which sums are made number by number (Python's own `sum` is more exact from 3.12 on).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from engine.budget import Budget, Calibration
 from engine.fusion import fuse
 from engine.logits import Predictions
+from engine.memory.keeper import Savable
 from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
     NO_CONTEXT,
@@ -68,8 +70,49 @@ PRIOR_TRUST = (0.4, 0.85, 0.2, *3 * (0.6,), *3 * (0.75,), *3 * (0.5,), *3 * (0.6
 """The share of each kind's claims that held on text (SmolLM2-135M, Spec-Bench)."""
 
 
-class RecapDrafter:
-    """The RECAP drafter of one session; its token memory outlives requests."""
+class Recap(ABC):
+    """A RECAP drafter of one session, in whatever language.
+
+    Attributes:
+        options: as it was made.
+        memory: what outlives requests.
+    """
+
+    options: DrafterOptions
+    memory: Savable
+
+    @property
+    def k(self) -> int:
+        """Predictions kept of every node."""
+        return self.options.k
+
+    @property
+    def seeds(self) -> int:
+        """At how many of the prompt's last text positions predictions fill the memories."""
+        return SEEDS if self.options.seeding else 0
+
+    @property
+    @abstractmethod
+    def contextual_keys(self) -> int:
+        """Keys of two and three tokens in the contextual memory."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Leave what this request has learned to later ones."""
+
+    @abstractmethod
+    def pace(self) -> dict[str, Any]:
+        """What was learned of the machine's speed and of how often claims hold, ready for JSON."""
+
+    @abstractmethod
+    def resume_pace(self, pace: dict[str, Any]) -> None:
+        """Go on with what `pace` gave; what does not fit is not taken."""
+
+
+class RecapDrafter(Recap):
+    """The RECAP drafter in Python; its token memory may be shared."""
+
+    memory: TokenMemory
 
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]
@@ -86,19 +129,9 @@ class RecapDrafter:
         self.start(())
 
     @property
-    def k(self) -> int:
-        """Predictions kept of every node."""
-        return self.options.k
-
-    @property
     def contextual_keys(self) -> int:
         """Keys of two and three tokens in the contextual memory."""
         return len(self._contextual.pairs) + len(self._contextual.triples)
-
-    @property
-    def seeds(self) -> int:
-        """At how many of the prompt's last text positions predictions fill the memories."""
-        return SEEDS if self.options.seeding else 0
 
     def pace(self) -> dict[str, Any]:
         """What was learned of the machine's speed and of how often claims hold, ready for JSON."""

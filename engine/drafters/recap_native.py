@@ -28,11 +28,11 @@ from engine.drafters.recap import (
     KEYED,
     LONGEST_TRUST,
     PRIOR_TRUST,
-    SEEDS,
     STAND_IN,
     STEADY,
     SUFFIX,
     TOKEN,
+    Recap,
     RecapDrafter,
     suffix_trust,
 )
@@ -211,8 +211,10 @@ class NativeMemory:
         )
 
 
-class NativeRecapDrafter:
+class NativeRecapDrafter(Recap):
     """As `RecapDrafter`, without what that one's memories learned since they came from a file."""
+
+    memory: NativeMemory
 
     def __init__(
         self, options: DrafterOptions, tables: Tables, placeholders: frozenset[int]
@@ -245,19 +247,9 @@ class NativeRecapDrafter:
         self.start(())
 
     @property
-    def k(self) -> int:
-        """Predictions kept of every node."""
-        return self.options.k
-
-    @property
     def contextual_keys(self) -> int:
         """Keys of two and three tokens in the contextual memory."""
         return self.memory.contextual_keys
-
-    @property
-    def seeds(self) -> int:
-        """At how many of the prompt's last text positions predictions fill the memories."""
-        return SEEDS if self.options.seeding else 0
 
     def pace(self) -> dict[str, Any]:
         """What was learned of the machine's speed and of how often claims hold, ready for JSON."""
@@ -356,9 +348,6 @@ class NativeRecapDrafter:
         learned: bytes = state["learned"]
         if not _library().recap_restore(self._handle, learned, len(learned)):
             raise ValueError("no state of a drafter")
-
-
-Recap = RecapDrafter | NativeRecapDrafter
 
 
 def quickened(drafter: Drafter) -> Drafter:

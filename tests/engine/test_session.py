@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.drafters.recap import RecapDrafter
-from engine.drafters.recap_native import NativeRecapDrafter, Recap
+from engine.drafters.recap import Recap, RecapDrafter
+from engine.drafters.recap_native import NativeRecapDrafter
 from engine.errors import ContextError, PromptError, RequestError, UsageError
 from engine.events import Committed, Encoded, Event, Finished, Notice
 from engine.memory.file import read_memory

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from engine import kernels
 from engine.drafters import recap, recap_native
-from engine.drafters.recap import RecapDrafter
-from engine.drafters.recap_native import NativeRecapDrafter, Recap, quickened
+from engine.drafters.recap import Recap, RecapDrafter
+from engine.drafters.recap_native import NativeRecapDrafter, quickened
 from engine.drafters.registry import METHODS
 from engine.logits import Predictions
 from engine.memory.table import Tables
