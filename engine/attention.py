@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from engine.kernels import ATTEND_BY_KEY
+from engine.kernels import ATTEND_BY_KEY, by_key
 
 NAME = "recap_tree"
 """The name under which models are loaded with this attention."""
@@ -65,7 +65,7 @@ def tree_attention(
     mask = attention_mask
     if mask is not None and mask.dtype != torch.bool and query.shape[0] == 1:
         attend: Callable[..., Tensor]
-        if mask.shape[1] > mask.shape[2] == 1:
+        if by_key(mask):
             attend = ATTEND_BY_KEY
         else:  # To find an operator takes PyTorch a few microseconds, in each layer.
             attend = torch.ops.recap.attend if torch.compiler.is_compiling() else _attend

@@ -48,6 +48,11 @@ def serve(model: Any) -> bool:
     return places == {"cpu"} and model.dtype in DTYPES
 
 
+def by_key(mask: Tensor) -> bool:
+    """Whether a mask is as operators take it: [1, keys, 1, rows], where others have one first."""
+    return mask.ndim == 4 and mask.shape[1] > mask.shape[2] == 1
+
+
 def compiler() -> str:
     """The C++ compiler that inductor calls; `CXX` names another. It need not be there."""
     return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")

@@ -74,14 +74,14 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         """
         if layer_idx not in self._places:
             self._places[layer_idx] = self._place(key_states, value_states)
+        destination = self.destination(layer_idx)
+        if destination is not None:
+            write = torch.ops.recap.write if torch.compiler.is_compiling() else self.write
+            write(*destination, key_states, value_states)
+            all_keys, all_values, keys_row, values_row = destination[:4]
+            return all_keys[keys_row], all_values[values_row]
         at = self._places[layer_idx]
         keys, values = self.buffers[at.keys], self.buffers[at.values]
-        if self.slots is not None:
-            rows = at.keys_row, at.values_row
-            slots = self.slots.to(keys.device)  # layers may be on several
-            write = torch.ops.recap.write if torch.compiler.is_compiling() else self.write
-            write(keys, values, *rows, slots, key_states, value_states)
-            return keys[at.keys_row], values[at.values_row]
         end = self.length + key_states.shape[-2]
         keys[at.keys_row, :, :, self.length : end] = key_states
         values[at.values_row, :, :, self.length : end] = value_states
@@ -95,8 +95,9 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         at = self._places.get(layer_idx)
         if at is None or self.slots is None:
             return None
-        buffers = self.buffers[at.keys], self.buffers[at.values]
-        return *buffers, at.keys_row, at.values_row, self.slots
+        keys, values = self.buffers[at.keys], self.buffers[at.values]
+        slots = self.slots.to(keys.device)  # layers may be on several
+        return keys, values, at.keys_row, at.values_row, slots
 
     def reserve(self, tokens: int) -> None:
         """Make room for a forward over `tokens` tokens behind the committed ones."""

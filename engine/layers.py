@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from engine import kernels
-from engine.kernels import DECODE
+from engine.kernels import DECODE, by_key
 from engine.kv_cache import TreeCache, cache_argument
 from engine.masks import MasksByKey
 from engine.norms import CLOSE, FusedNorm
+from engine.substitutes import substitute
 from engine.tree import DraftTree, places
 
 KNOWN = frozenset(
@@ -66,8 +67,8 @@ class FusedLayer(nn.Module):
         """As transformers calls a decoder layer."""
         cache, mask = kwargs.get(self._cache_name), kwargs.get("attention_mask")
         angles = kwargs.get("position_embeddings")
-        by_key = isinstance(mask, Tensor) and mask.ndim == 4 and mask.shape[1] > mask.shape[2] == 1
-        if by_key and angles is not None and isinstance(cache, TreeCache):
+        in_pass = isinstance(mask, Tensor) and by_key(mask)
+        if in_pass and angles is not None and isinstance(cache, TreeCache):
             destination = cache.destination(self._index)
             if destination is not None:
                 computed: Tensor = DECODE(hidden_states, *angles, mask, *destination, self._key)
@@ -85,23 +86,21 @@ def fuse_layers(model: Any) -> None:
 
     Operators must be loaded, linear layers handed over to them, and norms replaced.
     """
-    if model.dtype not in DTYPES:
-        return
-    names = {id(module): name for name, module in model.named_modules()}
-    modules = list(model.get_decoder().modules())
-    replaced = {id(module.original) for module in modules if isinstance(module, FusedLayer)}
-    for module in modules:
-        if type(module).__name__ in KNOWN and id(module) not in replaced:
-            try:
-                fused = _fused(module, model)
-            except Exception:  # of another release of transformers, or somebody else's class
-                fused = None
-            if fused is not None:
-                model.set_submodule(names[id(module)], fused)
+    if model.dtype in DTYPES:
+        substitute(model, FusedLayer, lambda layer: _fused(layer, model))
 
 
 def _fused(layer: Any, model: Any) -> FusedLayer | None:
     """The same layer as one operator, if it is one that this can compute."""
+    if type(layer).__name__ not in KNOWN:
+        return None
+    try:
+        return _tried(layer, model)
+    except Exception:  # of another release of transformers, or somebody else's class
+        return None
+
+
+def _tried(layer: Any, model: Any) -> FusedLayer | None:
     norms = _norms(layer)
     gate = torch.linspace(-8, 8, 64)
     if norms is None or not _multiplied_together(layer):

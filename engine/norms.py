@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.kernels import RMS_NORM
+from engine.substitutes import substitute
 
 CLOSE = 4
 """Roundings by which the same norm may differ, of the largest number."""
@@ -44,13 +45,7 @@ class FusedNorm(nn.Module):
 @torch.inference_mode()
 def fuse_norms(model: Any) -> None:
     """Replace the norms of a model's language part that are not; operators must be loaded."""
-    names = {id(module): name for name, module in model.named_modules()}
-    modules = list(model.get_decoder().modules())
-    replaced = {id(module.original) for module in modules if isinstance(module, FusedNorm)}
-    for module in modules:
-        fused = None if id(module) in replaced else _fused(module)
-        if fused is not None:
-            model.set_submodule(names[id(module)], fused)
+    substitute(model, FusedNorm, _fused)
 
 
 def _fused(norm: nn.Module) -> FusedNorm | None:

@@ -50,9 +50,10 @@ def use_operators(target: Target, *, drafting: bool = False) -> Iterator[Notice]
         yield Notice("building operators for this CPU; some seconds, once")
     started = perf_counter()
     try:
-        kernels.load()
         if serving:
             target.use_operators()
+        else:
+            kernels.load()
     except UnbuildableOperators as error:
         again = f"; it is tried again once {kernels.refusal_file()} is deleted"
         yield Notice(

@@ -118,11 +118,12 @@ void restore(Drafter& drafter, Reader reader) {
   if (reader.number() != sizeof(Budget)) throw std::runtime_error("it is of another version");
   Memory& memory = drafter.memory();
   std::vector<RowId> rows;
-  std::vector<int32_t> ids(drafter.width());
-  std::vector<float> probs(drafter.width());
+  const int64_t width = memory.rows.width();
+  std::vector<int32_t> ids(width);
+  std::vector<float> probs(width);
   for (int64_t left = reader.number(); left > 0; --left) {
     const int64_t length = reader.number(), by_guess = reader.number();
-    if (length < 1 || length > drafter.width()) throw std::runtime_error("a row does not fit");
+    if (length < 1 || length > width) throw std::runtime_error("a row does not fit");
     reader.get(ids.data(), length);
     reader.get(probs.data(), length);
     rows.push_back(memory.rows.add(ids.data(), probs.data(), length, by_guess != 0));
@@ -130,29 +131,30 @@ void restore(Drafter& drafter, Reader reader) {
   const auto row = [&](int64_t place) {
     return place < 0 ? kNoRow : rows.at(static_cast<size_t>(place));
   };
+  const auto kept = [&](const int64_t* entry) {
+    return Kept{rows.at(static_cast<size_t>(entry[1])), static_cast<uint32_t>(entry[2])};
+  };
   memory.absorbed = reader.number();
   for (int64_t left = reader.number(); left > 0; --left) {
     int64_t entry[4];
     reader.get(entry, 4);
     const RowId newest = row(entry[1]), before = row(entry[2]);
-    for (const RowId held : {newest, before}) {
-      if (held != kNoRow) memory.rows.hold(held);
-    }
+    memory.rows.hold(newest);
+    memory.rows.hold(before);
     memory.tokens.at(entry[0] & kThree) = {newest, before, static_cast<uint32_t>(entry[3])};
   }
   for (Learned* learned : {&memory.pairs, &memory.triples}) {
     for (int64_t left = reader.number(); left > 0; --left) {
       int64_t entry[3];
       reader.get(entry, 3);
-      const Kept kept{rows.at(static_cast<size_t>(entry[1])), static_cast<uint32_t>(entry[2])};
-      memory.keep(*learned, entry[0] & kThree, kept);
+      memory.keep(*learned, entry[0] & kThree, kept(entry));
     }
   }
   for (int64_t left = reader.number(); left > 0; --left) {
     int64_t entry[4];
     reader.get(entry, 4);
-    const Kept kept{rows.at(static_cast<size_t>(entry[1])), static_cast<uint32_t>(entry[2])};
-    memory.absorb(entry[0] & (kTriple | kPair | kThree), kept, static_cast<uint32_t>(entry[3]));
+    const Key key = entry[0] & (kTriple | kPair | kThree);
+    memory.absorb(key, kept(entry), static_cast<uint32_t>(entry[3]));
   }
   for (const RowId held : rows) memory.rows.release(held);
   Budget budget;

@@ -119,8 +119,6 @@ class Drafter {
   Memory& memory() { return *memory_; }
   Budget& budget() { return budget_; }
 
-  int64_t width() const { return settings_.width; }
-
   void settle() {
     if (settings_.phrases && settings_.persistence) memory_->absorb();
   }
@@ -342,8 +340,7 @@ class Drafter {
       const int64_t follower = text[node.match_end];
       const double trust = settings_.trust[std::min<int64_t>(node.match_length, kTrusts - 1)];
       const double survival = calibration_.survival(settings_.copied, trust);
-      const auto same = [&](const auto& stated) { return stated.first == follower; };
-      const auto found = std::find_if(stated_.begin(), stated_.end(), same);
+      const auto found = stated_of(follower);
       const double stated = found == stated_.end() ? 0.0 : std::min(found->second, 1.0);
       if (follower >= 0 && survival > least && survival >= calibration_.survival(kind, stated)) {
         copied = follower;
@@ -368,29 +365,27 @@ class Drafter {
     recalled_.clear();
     stated_.clear();
     Known& known = node.known = know(node.context);
-    if (known.triple.row != kNoRow) recalled_.emplace_back(known.triple.row, settings_.three);
-    if (known.pair.row != kNoRow) {
-      if (!recalled_.empty() && known.pair.row == recalled_[0].first) {
-        recalled_[0].second += settings_.two;
-      } else {
-        recalled_.emplace_back(known.pair.row, settings_.two);
-      }
-    }
+    weigh(known.triple.row, settings_.three);
+    weigh(known.pair.row, settings_.two);
     if (settings_.one == 0) return;
     const Recent recent = memory_->recent(node.context & kOne);
     if (recent.newest != kNoRow) {
       const double share = recent.before == kNoRow ? settings_.one : settings_.one / 2;
-      for (const RowId row : {recent.newest, recent.before}) {
-        if (row == kNoRow) continue;
-        if (!recalled_.empty() && row == recalled_.back().first) {
-          recalled_.back().second += share;
-        } else {
-          recalled_.emplace_back(row, share);
-        }
-      }
+      weigh(recent.newest, share);
+      weigh(recent.before, share);
     } else if (recalled_.empty() && node.context == context_) {
       known.first = settings_.stand_in;
       stand_in();
+    }
+  }
+
+  // One more key that holds a row, or none; where one pass wrote two, the next one holds it, too.
+  void weigh(RowId row, double specificity) {
+    if (row == kNoRow) return;
+    if (!recalled_.empty() && row == recalled_.back().first) {
+      recalled_.back().second += specificity;
+    } else {
+      recalled_.emplace_back(row, specificity);
     }
   }
 
@@ -433,6 +428,11 @@ class Drafter {
     }
   }
 
+  std::vector<std::pair<int64_t, double>>::iterator stated_of(int64_t token) {
+    const auto same = [&](const auto& stated) { return stated.first == token; };
+    return std::find_if(stated_.begin(), stated_.end(), same);
+  }
+
   // A prediction's share to what is stated, as `engine.memory.transitions.added`.
   void add(RowId row, double share, double least) {
     Rows& rows = memory_->rows;
@@ -441,8 +441,7 @@ class Drafter {
     for (int64_t i = 0; i < rows.head(row).length; ++i) {
       const double probability = probs[i];
       if (probability < least) break;
-      const auto same = [&](const auto& stated) { return stated.first == ids[i]; };
-      const auto found = std::find_if(stated_.begin(), stated_.end(), same);
+      const auto found = stated_of(ids[i]);
       if (found == stated_.end()) {
         stated_.emplace_back(ids[i], share * probability);
       } else {

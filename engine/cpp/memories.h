@@ -147,7 +147,9 @@ class Rows {
     return row;
   }
 
-  void hold(RowId row) { ++head(row).holders; }
+  void hold(RowId row) {
+    if (row != kNoRow) ++head(row).holders;
+  }
 
   void release(RowId row) {
     if (row != kNoRow && --head(row).holders == 0) free_.push_back(row);

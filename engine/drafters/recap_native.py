@@ -405,8 +405,10 @@ def _table(table: TransitionTable | PhraseTable) -> _Table:
 
 def _contiguous(table: Any) -> Any:
     """The same table, its rows as C has them: those of a file may be a view of more columns."""
-    columns = {name: np.ascontiguousarray(getattr(table, name)) for name in table.DTYPES}
-    return type(table)(**columns)
+    columns = {name: getattr(table, name) for name in table.DTYPES}
+    if all(column.flags.c_contiguous for column in columns.values()):
+        return table  # to make it anew would check it anew
+    return type(table)(**{name: np.ascontiguousarray(column) for name, column in columns.items()})
 
 
 def _room(rows: int, predictions: int, width: int) -> tuple[NDArray[Any], ...]:

@@ -7,6 +7,7 @@ come from it by masking and a child's context by shifting. Knows no model, no fi
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from math import log
 
@@ -242,11 +243,12 @@ class TokenMemory:
         self._rows: dict[int, Recent] = {}
         self._written: dict[int, int] = {}
         self._table = table
-        self._row_of = (
-            {}
-            if table is None
-            else dict(zip(table.keys.tolist(), range(len(table.keys)), strict=True))
-        )
+
+    @cached_property
+    def _row_of(self) -> dict[int, int]:
+        """Where keys of the file are in its table; made when Python first looks one up."""
+        keys = [] if self._table is None else self._table.keys.tolist()
+        return {key: row for row, key in enumerate(keys)}
 
     def __len__(self) -> int:
         return len(self._row_of.keys() | self._rows.keys())

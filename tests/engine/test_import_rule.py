@@ -15,7 +15,7 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 
 # From below to above: a module imports only from layers before its own.
 LAYERS = (
-    {"errors", "files", "machine"},
+    {"errors", "files", "machine", "substitutes"},
     {"image_sources", "catalogue", "device_memory", "kernels"},
     {"norms"},
     {"options", "tree", "families", "images", "sizes", "turns", "packages"},
