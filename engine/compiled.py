@@ -105,7 +105,9 @@ class CompiledForward:
             },
         )
 
-    def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
+    def __call__(
+        self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
+    ) -> tuple[Tensor, Tensor]:
         """As `engine.passes.LanguagePart`.
 
         Raises:
@@ -137,10 +139,12 @@ class CapturedForward:
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]] = {}
         self._layouts: list[tuple[int, tuple[int, ...]]] = []
 
-    def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
+    def __call__(
+        self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
+    ) -> tuple[Tensor, Tensor]:
         """As `engine.passes.LanguagePart`; a result is good until the next call."""
         assert cache.slots is not None, "captured passes are told where they write"
         read = (ids, positions, cache.slots, *_each(masks), *cache.buffers)
@@ -151,13 +155,13 @@ class CapturedForward:
         shape = (ids.shape[1], _each(masks)[0].shape[-1])
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(ids, positions, masks, cache)
-        graph, logits = self._graphs[shape]
+        graph, results = self._graphs[shape]
         graph.replay()
-        return logits
+        return results
 
     def _capture(
         self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
-    ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]:
         """Passes write into slots that are not committed, so that more of them do no harm.
 
         Raises:
@@ -172,13 +176,13 @@ class CapturedForward:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                logits = self._forward(ids, positions, masks, cache)
+                results = self._forward(ids, positions, masks, cache)
         except RuntimeError as error:
             if ran_out(error):
                 raise
             reason = str(error).strip().partition("\n")[0]
             raise UncompilableModel(f"this model's passes cannot be captured ({reason})") from error
-        return graph, logits
+        return graph, results
 
 
 def _varies(tensor: Tensor, dim: int) -> None:

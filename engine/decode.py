@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.drafters.base import Drafter
@@ -37,6 +39,15 @@ class PrefilledTarget(Protocol):
 
     def verify(self, tree: DraftTree) -> Tensor:
         """[n, vocab] float32, one row a node."""
+        ...
+
+    def prompt_states(self) -> NDArray[np.uint64]:
+        """[m, WORDS] at all positions of the prompt."""
+        ...
+
+    @property
+    def hidden(self) -> Tensor:
+        """[n, width] of what the logits of the last pass were made."""
         ...
 
     def exact(self, path: list[int]) -> list[int]:
@@ -90,7 +101,7 @@ def decode(
         tree = drafter.propose(limits.max_tokens - stats.new_tokens - 1)
         drafted = perf_counter()
         logits = rules.apply(target.verify(tree), tree, history)
-        predictions = predict(logits, drafter.k)
+        predictions = predict(logits, drafter.k, target.hidden if drafter.states else None)
         path = target.exact(accepted_path(tree, predictions.choices))
         committed = limits.until_end([predictions.choices[node] for node in path])
         path = path[: len(committed)]
@@ -109,10 +120,15 @@ def decode(
 def seed(
     target: PrefilledTarget, drafter: Drafter, prompt: Sequence[int], placeholders: frozenset[int]
 ) -> None:
-    """Show the drafter what the target predicts at as many text positions as it wants, the last.
+    """Show the drafter what it wants to see of the target in the prompt: its states, and what it
+    predicts at as many text positions, the last.
 
     The very last position is left out: its prediction is the first token, which is already known.
     """
+    if drafter.states:
+        drafter.recognise(target.prompt_states())
+    if not drafter.seeds:
+        return
     positions = [i for i, token in enumerate(prompt[:-1]) if token not in placeholders]
     positions = positions[-drafter.seeds :]
     for start in range(0, len(positions), SEED_CHUNK):

@@ -17,6 +17,7 @@ from transformers.generation import logits_process as lp
 
 from engine import kernels
 from engine.errors import ModelError
+from engine.states import packed_states, states_of
 from engine.tree import DraftTree
 
 BLOCK = 64
@@ -36,15 +37,21 @@ class Predictions:
         choices: [n] its greedy next tokens.
         top_ids: [n, k] int64, its most probable next tokens, best first; k may be 0.
         top_probs: [n, k] float32, their softmax probabilities; with large vocabularies estimates.
+        states: [n, WORDS] uint64, its states (`engine.states`); None where nobody asked.
     """
 
     choices: list[int]
     top_ids: NDArray[np.int64]
     top_probs: NDArray[np.float32]
+    states: NDArray[np.uint64] | None = None
 
 
-def predict(logits: Tensor, k: int) -> Predictions:
-    """Choices and top k of [n, vocab] float32 logits, in one transfer to the CPU."""
+def predict(logits: Tensor, k: int, hidden: Tensor | None = None) -> Predictions:
+    """Choices and top k of [n, vocab] float32 logits, in one transfer to the CPU.
+
+    Args:
+        hidden: [n, width] of what the logits were made; None where no states are wanted.
+    """
     n, vocab = logits.shape
     if k == 0:
         empty = np.empty((n, 0))
@@ -52,15 +59,20 @@ def predict(logits: Tensor, k: int) -> Predictions:
     ids, probs = _top(logits, min(k, vocab))
     if logits.device.type == "cpu":
         top_ids, top_probs = ids.numpy(), probs.numpy()
-        return Predictions(_firsts(logits, top_ids, top_probs), top_ids, top_probs)
+        states = None if hidden is None else states_of(hidden)
+        return Predictions(_firsts(logits, top_ids, top_probs), top_ids, top_probs, states)
     # Bits of floats among integers: MPS has no float64, which would hold both.
-    choices = logits.argmax(-1, keepdim=True)
-    packed = torch.cat([choices.int(), ids.int(), probs.view(torch.int32)], 1).cpu().numpy()
-    k = ids.shape[1]
+    parts = [logits.argmax(-1, keepdim=True).int(), ids.int(), probs.view(torch.int32)]
+    if hidden is not None:
+        parts.append(packed_states(hidden))
+    choices, top, chances, *state = np.split(
+        torch.cat(parts, 1).cpu().numpy(), np.cumsum([part.shape[1] for part in parts[:-1]]), 1
+    )
     return Predictions(
-        packed[:, 0].tolist(),
-        packed[:, 1 : k + 1].astype(np.int64),
-        np.ascontiguousarray(packed[:, k + 1 :]).view(np.float32),
+        choices[:, 0].tolist(),
+        top.astype(np.int64),
+        np.ascontiguousarray(chances).view(np.float32),
+        np.ascontiguousarray(state[0]).view(np.uint64) if state else None,
     )
 
 

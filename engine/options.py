@@ -4,6 +4,7 @@ Knows no model and no tensor. The defaults of `DrafterOptions` were measured, se
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from engine.errors import UsageError
 
@@ -27,6 +28,8 @@ class DrafterOptions:
         min_probability: a candidate whose path probability is below this is not worth a slot.
         specificity: weights of one-, two- and three-token keys when their predictions are fused;
             a key length of weight 0 is not looked up.
+        states: weight, beside these, of what was predicted behind the same token in the most
+            similar states of the target (`engine.states`); 0: states are not looked at.
         entropy_weighting: whether a key's confidence weighs beside its length.
         suffix: whether the continuations of repeated suffixes are drafted.
         suffix_min_match: shortest repeated suffix whose continuation is drafted, in tokens.
@@ -44,6 +47,7 @@ class DrafterOptions:
     max_depth: int = 16
     min_probability: float = 0.002
     specificity: tuple[float, float, float] = (1.0, 2.0, 4.0)
+    states: float = 8.0
     entropy_weighting: bool = True
     suffix: bool = True
     suffix_min_match: int = 2
@@ -62,6 +66,8 @@ class DrafterOptions:
             raise UsageError(f"min_probability must be in [0, 1), not {self.min_probability}")
         if len(self.specificity) != 3 or min(self.specificity) < 0:
             raise UsageError("specificity takes three weights that are not negative")
+        if not 0 <= self.states < inf:
+            raise UsageError(f"states must be a weight of 0 or more, not {self.states}")
         if self.suffix_min_match < 1 or not (
             0 < self.suffix_base <= 1 and 0 < self.suffix_gain < 1
         ):

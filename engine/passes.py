@@ -76,7 +76,9 @@ class LanguagePart:
         self._device = model.get_input_embeddings().weight.device
         self._cache_name = cache_argument(model)
 
-    def __call__(self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache) -> Tensor:
+    def __call__(
+        self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
+    ) -> tuple[Tensor, Tensor]:
         """One forward; keys and values go to the cache's `slots`, nothing is committed.
 
         Args:
@@ -85,7 +87,7 @@ class LanguagePart:
             masks: as of `TreeMasks` or `MasksByKey`; as many keys are read as they are for.
 
         Returns:
-            [n, vocab] float32.
+            [n, vocab] float32 logits, and the [n, width] that they were made of.
         """
         # Not the whole model: PaliGemma's forward takes no mask for each layer type.
         output = self._decoder(
@@ -95,7 +97,8 @@ class LanguagePart:
             use_cache=True,
             **{self._cache_name: cache},
         )
-        return self.logits(output.last_hidden_state[0])
+        hidden = output.last_hidden_state[0]
+        return self.logits(hidden), hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[m, vocab] float32, of the decoder's output for m tokens."""
@@ -105,7 +108,7 @@ class LanguagePart:
         return logits.to(self._device).float()
 
 
-Forward = Callable[[Tensor, Tensor, Masks, TreeCache], Tensor]
+Forward = Callable[[Tensor, Tensor, Masks, TreeCache], tuple[Tensor, Tensor]]
 """`LanguagePart.__call__`, as it is, compiled, or as a captured graph."""
 
 
@@ -114,6 +117,7 @@ class VerifyPasses:
 
     Attributes:
         places: behind the committed tokens, where keys of the last tree's nodes are.
+        hidden: [n, width] of what the logits of the last pass were made; good until the next one.
     """
 
     def __init__(self, model: Any, mrope: bool, forward: Forward, shapes: PassShapes) -> None:
@@ -121,6 +125,7 @@ class VerifyPasses:
         self.forward = forward
         self.shapes = shapes
         self.places: list[int] = []
+        self.hidden = torch.empty(0)
         self._mrope = mrope
         device = model.get_input_embeddings().weight.device
         config = model.config.get_text_config()
@@ -147,9 +152,11 @@ class VerifyPasses:
         masks = self._masks.of(tree, self.places, start, keys)
         cache.slots = slots
         try:
-            return self.forward(ids, positions, masks, cache)[:n]
+            logits, hidden = self.forward(ids, positions, masks, cache)
         finally:
             cache.slots = None
+        self.hidden = hidden[:n]
+        return logits[:n]
 
     def exact(self, path: list[int], start: int) -> list[int]:
         """As much of a path of the last tree as has, in half precision, a pass's bits without tree.

@@ -341,8 +341,7 @@ class Session:
             seeding = perf_counter()
             new = history[rest.kept :]
             drafter.resume(history[: rest.kept], new)
-            if drafter.seeds:
-                seed(target, drafter, new, placeholders)
+            seed(target, drafter, new, placeholders)
             drafter.observe(first)
             stats.seed_s = perf_counter() - seeding
         target.forget_prompt()

@@ -6,7 +6,9 @@ Knows prompts, their positions and the cache; how a tree runs is `engine.passes`
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from engine.compiled import compiled, pass_shapes
@@ -24,6 +26,7 @@ from engine.passes import (
 )
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
+from engine.states import BITS, states_of
 from engine.tree import DraftTree
 
 WARM_UP_TOKENS, WARM_UP_NODES = 100, 7
@@ -151,6 +154,11 @@ class Target:
         rows = torch.tensor(positions, device=self._prompt_hidden.device)
         return self._text.logits(self._prompt_hidden[0].index_select(0, rows))
 
+    def prompt_states(self) -> NDArray[np.uint64]:
+        """[m, WORDS] states (`engine.states`) at all positions of what was prefilled last."""
+        assert self._prompt_hidden is not None, "prefill first"
+        return states_of(self._prompt_hidden[0, :, :BITS].cpu())
+
     def forget_prompt(self) -> None:
         """Give back the prompt's hidden states; `prompt_logits` cannot be called after this."""
         self._prompt_hidden = None
@@ -160,6 +168,11 @@ class Target:
         """One pass over a tree of n nodes. Returns [n, vocab] float32 logits, one row a node."""
         root = self._cache.length + self._position_delta
         return self._passes.run(tree, self._cache, root)
+
+    @property
+    def hidden(self) -> Tensor:
+        """[n, width] of what the logits of the last pass were made; good until the next one."""
+        return self._passes.hidden.to(self.device)
 
     def exact(self, path: list[int]) -> list[int]:
         """As much of an accepted path of the tree that was verified last as may be committed.

@@ -31,8 +31,9 @@ DEFAULT = (
 """Who takes part, besides those who always do, where nobody is named."""
 
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "one-token": {"specificity": (1.0, 0.0, 0.0), "suffix": False},
+    "one-token": {"specificity": (1.0, 0.0, 0.0), "states": 0.0, "suffix": False},
     "no-long-keys": {"specificity": (1.0, 0.0, 0.0)},
+    "no-states": {"states": 0.0},
     "no-suffix": {"suffix": False},
     "no-entropy": {"entropy_weighting": False},
     "no-persistence": {"persistence": False},

@@ -98,6 +98,19 @@ std::vector<char> saved(Drafter& drafter) {
                            phrase.stamp};
     keys.put(row, std::size(row));
   });
+  for (States* states : {&memory.seen, &memory.prompted}) {
+    keys.put(states->tokens());
+    states->each(
+        [&](Key token, int64_t count) {
+          keys.put(static_cast<int64_t>(token));
+          keys.put(count);
+        },
+        [&](const Seen& seen) {
+          keys.put(&seen.before);
+          keys.put(&seen.behind);
+          keys.put(place(seen.row));
+        });
+  }
   Writer all;
   all.put(int64_t{sizeof(Budget)});
   all.put(static_cast<int64_t>(rows.size()));
@@ -156,6 +169,18 @@ void restore(Drafter& drafter, Reader reader) {
     const Key key = entry[0] & (kTriple | kPair | kThree);
     memory.absorb(key, kept(entry), static_cast<uint32_t>(entry[3]));
   }
+  for (States* states : {&memory.seen, &memory.prompted}) {
+    for (int64_t left = reader.number(); left > 0; --left) {
+      const Key token = reader.number() & kThree;
+      for (int64_t count = reader.number(); count > 0; --count) {
+        Seen seen;
+        reader.get(&seen.before);
+        reader.get(&seen.behind);
+        seen.row = rows.at(static_cast<size_t>(reader.number()));
+        memory.see(*states, token, seen);
+      }
+    }
+  }
   for (const RowId held : rows) memory.rows.release(held);
   Budget budget;
   reader.get(&budget);
@@ -196,13 +221,19 @@ C10_EXPORT void recap_seed(Drafter* drafter, const int64_t* positions, int64_t c
   drafter->seed(positions, count, ids, probs, k);
 }
 
+// [count][4] words.
+C10_EXPORT void recap_recognise(Drafter* drafter, const drafting::State* states, int64_t count) {
+  drafter->recognise(states, count);
+}
+
 C10_EXPORT int64_t recap_propose(Drafter* drafter, int64_t max_depth, const drafting::Tree* tree) {
   return drafter->propose(max_depth, *tree);
 }
 
 C10_EXPORT int64_t recap_learn(Drafter* drafter, const int64_t* path, int64_t length,
-                               const int64_t* ids, const float* probs, int64_t k) {
-  return drafter->learn(path, length, ids, probs, k);
+                               const int64_t* ids, const float* probs, int64_t k,
+                               const drafting::State* states) {
+  return drafter->learn(path, length, ids, probs, k, states);
 }
 
 C10_EXPORT void recap_observe_pass(Drafter* drafter, int64_t committed, int64_t foreseen,

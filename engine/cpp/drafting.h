@@ -25,12 +25,16 @@ namespace {
 
 constexpr int kStations = 65;  // steps of a claimed probability, and its end
 constexpr int kTrusts = 65;    // lengths of a match
+constexpr int kWindow = 25;    // bits by which states may differ more than the most similar one
 
 // Python's, in the order of `_Settings`.
 struct Settings {
   int64_t k, nodes, adaptive, max_depth;
   double min_probability;
-  double one, two, three;  // specificity of keys
+  double one, two, three, states;  // specificity of keys, and of states
+  double nearness[kWindow];        // of states, by bits
+  int64_t nearest;                 // predictions that are recalled for their states, at most
+  double read;                     // how probable what follows in the prompt was
   int64_t by_confidence, suffix, suffix_min_match, persistence, phrases, most_phrases;
   int64_t width;                                             // of rows, at most
   int64_t token, copied, stand_in;                           // kinds of guesses
@@ -96,6 +100,8 @@ struct Node {
   int64_t match_end, match_length;
   int64_t parent, depth;
   double probability;
+  const State* before;  // the state before its token, if that is known
+  const State* behind;  // the state that the target may be in behind it
   Known known;
   int64_t children, count;  // the first, best one, and how many
 };
@@ -142,6 +148,8 @@ class Drafter {
     nodes_.clear();
     drafted_.clear();
     prompt_contexts_.clear();
+    prompt_states_.clear();
+    state_known_ = false;
   }
 
   void read(const int64_t* tokens, int64_t count, bool prompt) {
@@ -151,12 +159,29 @@ class Drafter {
     }
   }
 
+  void recognise(const State* states, int64_t count) {
+    prompt_states_.assign(states, states + count);
+    set_state(&states[count - 1]);
+    const float chance = static_cast<float>(settings_.read);
+    for (int64_t at = 1; at + 1 < static_cast<int64_t>(prompt_contexts_.size()); ++at) {
+      const Key token = prompt_contexts_[at] & kOne, follower = prompt_contexts_[at + 1] & kOne;
+      if (token == kNoToken || follower == kNoToken) continue;
+      const RowId row = memory_->rows.add(&follower, &chance, 1);
+      memory_->see(memory_->prompted, token, {states[at - 1], states[at], row});
+      memory_->rows.release(row);
+    }
+  }
+
   void seed(const int64_t* positions, int64_t count, const int64_t* ids, const float* probs,
             int64_t k) {
     for (int64_t i = 0; i < count; ++i) {
       const Key context = prompt_contexts_[positions[i]];
       const RowId row = memory_->rows.add(ids + i * k, probs + i * k, k);
       store(context, row, know(context));
+      const int64_t at = positions[i];
+      if (!prompt_states_.empty() && at > 0) {
+        see(context, &prompt_states_[at - 1], prompt_states_[at], row);
+      }
       memory_->rows.release(row);
     }
   }
@@ -169,8 +194,10 @@ class Drafter {
     nodes_.clear();
     drafted_.clear();
     children_.clear();
-    put(tree, {context_, suffix_.match_end, suffix_.match_length, -1, 0, 1.0}, last_, -1,
-        deepest > 0 ? floor : kNothing);
+    put(tree,
+        {context_, suffix_.match_end, suffix_.match_length, -1, 0, 1.0,
+         state_known_ ? &state_ : nullptr},
+        last_, -1, deepest > 0 ? floor : kNothing);
     Candidates heap;
     offer(heap, 0, 0);
     while (!heap.empty() && static_cast<int64_t>(nodes_.size()) <= settings_.nodes) {
@@ -184,7 +211,7 @@ class Drafter {
       offer(heap, parent, rank + 1);
       const auto [match_end, match_length] = follow(child.token, above);
       const Node node{followed(above.context, child.token), match_end, match_length, parent,
-                      above.depth + 1, probability};
+                      above.depth + 1, probability, above.behind};
       const bool further = node.depth < deepest && probability > 0;
       const double least = further ? floor / probability : kNothing;
       put(tree, node, child.token, source(above.known, child), least);
@@ -195,8 +222,9 @@ class Drafter {
   }
 
   // How many accepted drafts the longest key foresaw that knew, from a rejected guess.
+  // `states` are of all nodes, or none.
   int64_t learn(const int64_t* path, int64_t length, const int64_t* ids, const float* probs,
-                int64_t k) {
+                int64_t k, const State* states) {
     const int64_t foreseen = by_guesses(path, length);
     const int64_t count = static_cast<int64_t>(nodes_.size());
     accepted_.assign(count, false);
@@ -212,12 +240,18 @@ class Drafter {
       const bool guess = !accepted_[node];
       rows_.push_back(memory_->rows.add(ids + node * k, probs + node * k, k, guess));
     }
+    const auto learn_from = [&](int64_t at) {
+      const Node& node = nodes_[at];
+      store(node.context, rows_[at], node.known);
+      if (states == nullptr) return;
+      const State* before = at > 0 ? &states[node.parent] : state_known_ ? &state_ : nullptr;
+      see(node.context, before, states[at], rows_[at]);
+    };
     for (int64_t node = 0; node < count; ++node) {
-      if (!accepted_[node]) store(nodes_[node].context, rows_[node], nodes_[node].known);
+      if (!accepted_[node]) learn_from(node);
     }
-    for (int64_t i = 0; i < length; ++i) {
-      store(nodes_[path[i]].context, rows_[path[i]], nodes_[path[i]].known);
-    }
+    for (int64_t i = 0; i < length; ++i) learn_from(path[i]);
+    set_state(states == nullptr ? nullptr : &states[path[length - 1]]);
     memory_->rows.release(chosen_from_);
     chosen_from_ = rows_[path[length - 1]];
     memory_->rows.hold(chosen_from_);
@@ -360,33 +394,64 @@ class Drafter {
     node.count = static_cast<int64_t>(children_.size()) - first;
   }
 
-  // What a node's keys hold, and with what specificity, into `recalled_`; stand-ins into `stated_`.
+  // What a node's keys hold, and what was predicted in similar states, with what specificity, into
+  // `recalled_`; stand-ins into `stated_`.
   void recall(Node& node) {
     recalled_.clear();
     stated_.clear();
     Known& known = node.known = know(node.context);
     weigh(known.triple.row, settings_.three);
     weigh(known.pair.row, settings_.two);
-    if (settings_.one == 0) return;
-    const Recent recent = memory_->recent(node.context & kOne);
-    if (recent.newest != kNoRow) {
+    if (settings_.one != 0) {
+      const Recent recent = memory_->recent(node.context & kOne);
       const double share = recent.before == kNoRow ? settings_.one : settings_.one / 2;
       weigh(recent.newest, share);
       weigh(recent.before, share);
-    } else if (recalled_.empty() && node.context == context_) {
+    }
+    if (node.before != nullptr) recall_similar(node);
+    if (settings_.one != 0 && recalled_.empty() && node.context == context_) {
       known.first = settings_.stand_in;
       stand_in();
     }
   }
 
-  // One more key that holds a row, or none; where one pass wrote two, the next one holds it, too.
+  // What was predicted behind a node's token, or followed it in the prompt, in states most like the
+  // one before it; as `engine.memory.states.StateMemory.similar`.
+  void recall_similar(Node& node) {
+    similar_.clear();
+    int64_t least = std::numeric_limits<int64_t>::max();
+    const auto look = [&](const Seen& seen) {
+      const int64_t bits = seen.before.bits_from(*node.before);
+      if (bits < least) {
+        least = bits;
+        node.behind = &seen.behind;
+      }
+      similar_.emplace_back(bits, seen.row);
+    };
+    memory_->seen.behind(node.context & kOne, look);
+    memory_->prompted.behind(node.context & kOne, look);
+    const auto far = [&](const auto& each) { return each.first - least >= kWindow; };
+    similar_.erase(std::remove_if(similar_.begin(), similar_.end(), far), similar_.end());
+    if (static_cast<int64_t>(similar_.size()) > settings_.nearest) {
+      similar_.resize(settings_.nearest);
+    }
+    double total = 0;
+    for (const auto& [bits, row] : similar_) total += settings_.nearness[bits - least];
+    for (const auto& [bits, row] : similar_) {
+      weigh(row, settings_.states * (settings_.nearness[bits - least] / total));
+    }
+  }
+
+  // One more key that holds a row, or none; where one pass wrote two, they hold it together.
   void weigh(RowId row, double specificity) {
     if (row == kNoRow) return;
-    if (!recalled_.empty() && row == recalled_.back().first) {
-      recalled_.back().second += specificity;
-    } else {
-      recalled_.emplace_back(row, specificity);
+    for (auto& [known, weight] : recalled_) {
+      if (known == row) {
+        weight += specificity;
+        return;
+      }
     }
+    recalled_.emplace_back(row, specificity);
   }
 
   // As `_stand_in`, into `stated_`, likeliest first.
@@ -465,6 +530,18 @@ class Drafter {
     return count;
   }
 
+  void set_state(const State* state) {
+    state_known_ = state != nullptr;
+    if (state_known_) state_ = *state;
+  }
+
+  // Keeps a prediction for states like the one before the last token of its context, if that is
+  // known.
+  void see(Key context, const State* before, const State& behind, RowId row) {
+    if (before == nullptr || (context & kOne) == kNoToken) return;
+    memory_->see(memory_->seen, context & kOne, {*before, behind, row});
+  }
+
   // Under the keys of its context; `known` is what the longer ones held.
   void store(Key context, RowId row, const Known& known) {
     const Key last = context & kOne;
@@ -493,10 +570,14 @@ class Drafter {
   Key context_ = kNoContext;
   int64_t last_ = kNoToken, length_ = 0;
   std::vector<Key> prompt_contexts_;
+  std::vector<State> prompt_states_;
+  State state_{};  // before the last token
+  bool state_known_ = false;
   // Of the present pass:
   std::vector<Node> nodes_;
   std::vector<Child> children_, drafted_;
   std::vector<std::pair<RowId, double>> recalled_;
+  std::vector<std::pair<int64_t, RowId>> similar_;  // bits by which states differ
   std::vector<std::pair<int64_t, double>> stated_;  // tokens and probabilities
   std::vector<char> accepted_;
   std::vector<RowId> rows_;

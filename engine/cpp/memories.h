@@ -1,6 +1,7 @@
 // RECAP's memories and repeated suffixes; a part of `kernels.cpp`.
 //
-// `engine/memory/transitions.py` and `engine/suffix.py` say what is done here, and why.
+// `engine/memory/transitions.py`, `engine/memory/states.py` and `engine/suffix.py` say what is done
+// here, and why.
 
 #pragma once
 
@@ -251,6 +252,81 @@ class PhraseIndex {
   std::vector<int64_t> starts_[2];  // of pairs, of triples; the last is their end
 };
 
+// ---- states of the target ----------------------------------------------------------------------
+
+struct State {
+  uint64_t words[4];
+
+  int64_t bits_from(const State& other) const {
+    int64_t bits = 0;
+    for (int i = 0; i < 4; ++i) bits += __builtin_popcountll(words[i] ^ other.words[i]);
+    return bits;
+  }
+};
+
+struct Seen {
+  State before, behind;
+  RowId row;
+};
+
+// Under each token the newest predictions behind it, as `engine.memory.states.StateMemory`.
+class States {
+ public:
+  // Stores one more; gives the row of the one whose place it takes, or none.
+  RowId store(Key token, const Seen& seen) {
+    int32_t& place = places_.at(token);
+    if (place == 0) {
+      rings_.emplace_back();
+      place = static_cast<int32_t>(rings_.size());
+    }
+    Ring& ring = rings_[place - 1];
+    if (ring.seen.size() < kMost) {
+      ring.seen.push_back(seen);
+      return kNoRow;
+    }
+    const RowId before = std::exchange(ring.seen[ring.oldest], seen).row;
+    ring.oldest = (ring.oldest + 1) % kMost;
+    return before;
+  }
+
+  // Of one token, the newest first.
+  template <typename Visit>
+  void behind(Key token, Visit&& visit) {
+    const int32_t* place = places_.find(token);
+    if (place != nullptr) newest_first(rings_[*place - 1], visit);
+  }
+
+  int64_t tokens() const { return places_.size(); }
+
+  // Of each token, how many and then these, the oldest first.
+  template <typename Start, typename Visit>
+  void each(Start&& start, Visit&& visit) {
+    places_.each([&](Key token, int32_t place) {
+      const Ring& ring = rings_[place - 1];
+      const size_t count = ring.seen.size();
+      start(token, static_cast<int64_t>(count));
+      for (size_t i = 0; i < count; ++i) visit(ring.seen[(ring.oldest + i) % count]);
+    });
+  }
+
+ private:
+  static constexpr size_t kMost = 64;
+
+  struct Ring {
+    std::vector<Seen> seen;
+    size_t oldest = 0;
+  };
+
+  template <typename Visit>
+  static void newest_first(const Ring& ring, Visit&& visit) {
+    for (size_t i = ring.oldest; i-- > 0;) visit(ring.seen[i]);
+    for (size_t i = ring.seen.size(); i-- > ring.oldest;) visit(ring.seen[i]);
+  }
+
+  Map<int32_t> places_;  // in `rings_`, from 1 on
+  std::vector<Ring> rings_;
+};
+
 // ---- memories ----------------------------------------------------------------------------------
 
 struct Recent {
@@ -278,6 +354,7 @@ class Memory {
   Learned pairs, triples;
   Map<Recent> tokens;
   Map<Phrase> phrases;
+  States seen, prompted;
   int64_t absorbed = 0;
 
   bool in_file(Key token) const { return row_in_file(token) >= 0; }
@@ -294,6 +371,11 @@ class Memory {
     rows.hold(row);
     rows.release(known.before);
     tokens.at(token) = {row, known.newest, known.written + 1};
+  }
+
+  void see(States& states, Key token, const Seen& seen) {
+    rows.hold(seen.row);
+    rows.release(states.store(token, seen));
   }
 
   void keep(Learned& learned, Key key, Kept kept) {
@@ -361,6 +443,8 @@ class Memory {
       learned->kept.each([&](Key, const Kept& kept) { rows.release(kept.row); });
       *learned = {};
     }
+    prompted.each([](Key, int64_t) {}, [&](const Seen& seen) { rows.release(seen.row); });
+    prompted = {};
   }
 
  private:

@@ -1,11 +1,14 @@
 """What every drafting method is to the decoding loop, and the method that drafts nothing.
 
-A request's life: `start`, `seed`*, then (`propose`, `learn`, `observe`)* pass by pass. If it goes
+A request's life: `start`, `recognise`, `seed`*, then (`propose`, `learn`, `observe`)* pass by pass. If it goes
 on with the conversation of the request before, `resume` takes the place of `start`.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.logits import Predictions
 from engine.tree import DraftTree
@@ -24,6 +27,11 @@ class Drafter(Protocol):
         """At how many of the prompt's last text positions it wants the target's predictions."""
         ...
 
+    @property
+    def states(self) -> bool:
+        """Whether it wants the target's states (`engine.states`), in the prompt and at every node."""
+        ...
+
     def start(self, prompt: Sequence[int]) -> None:
         """A new request: forget what belonged to the last one."""
         ...
@@ -33,6 +41,10 @@ class Drafter(Protocol):
 
         What was learned in the conversation may be kept. Only `new` can be seeded.
         """
+        ...
+
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        """[m, WORDS] the target's states at all tokens of the prompt, or of `resume`'s `new`."""
         ...
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
@@ -61,6 +73,7 @@ class PlainDrafter:
 
     k = 0
     seeds = 0
+    states = False
 
     def __init__(self) -> None:
         self._last = -1
@@ -71,6 +84,9 @@ class PlainDrafter:
     def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
         """As a new request."""
         self.start([*kept, *new])
+
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        """Nothing to learn."""
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Nothing to learn."""

@@ -19,6 +19,9 @@ drafted; at small budgets that is much in RACER's favour.
 
 from collections import deque
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 from heapq import heapify, heappop, heappush
 
 from engine.drafters.adjacency import Adjacency
@@ -40,6 +43,7 @@ class RacerDrafter:
 
     seeds = 256
     """The paper's are all; behind a long prompt they would cost as much as many passes."""
+    states = False
 
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]
@@ -63,6 +67,9 @@ class RacerDrafter:
         """Read the conversation anew."""
         self.start([*kept, *new])
         self._prompt = new
+
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        """Nothing to learn."""
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Learn what the target predicts inside the prompt."""

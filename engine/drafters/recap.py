@@ -11,16 +11,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from heapq import heappop, heappush, heapreplace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from operator import add
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.budget import Budget, Calibration
 from engine.fusion import fuse
 from engine.logits import Predictions
 from engine.memory.keeper import Savable
+from engine.memory.states import Seen, Similar, StateMemory
 from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
     NO_CONTEXT,
@@ -62,6 +66,9 @@ KEYED = {
     )
 }
 SUFFIX = SOURCES.index("suffix")
+READ = 0.625
+"""How probable a token of the prompt is taken to have been (a number of few bits): all that is known of it is that it was
+written there."""
 SEEDS = 16
 """A few: before a short answer more would not pay, and before a long one hardly."""
 NO_MATCH = (-1, 0)
@@ -90,6 +97,11 @@ class Recap(ABC):
     def seeds(self) -> int:
         """At how many of the prompt's last text positions predictions fill the memories."""
         return SEEDS if self.options.seeding else 0
+
+    @property
+    def states(self) -> bool:
+        """Whether it wants the target's states."""
+        return self.options.states > 0
 
     @property
     @abstractmethod
@@ -125,6 +137,7 @@ class RecapDrafter(Recap):
         self._calibration = Calibration(PRIOR_TRUST)
         self._began = 0.0
         self._contextual = ContextualMemory()
+        self._seen = StateMemory()
         self._trust = [suffix_trust(options, match) for match in range(LONGEST_TRUST + 1)]
         self.start(())
 
@@ -150,7 +163,9 @@ class RecapDrafter(Recap):
         self.settle()
         if not self.options.persistence:
             self.memory = TokenMemory()
+            self._seen = StateMemory()
         self._contextual = ContextualMemory()
+        self._prompted = StateMemory()
         self.resume((), prompt)
 
     def settle(self) -> None:
@@ -170,17 +185,33 @@ class RecapDrafter(Recap):
         self._expanded: list[_Expanded] = []
         self._parents: list[int] = []
         self._prompt_contexts: list[int] = []
+        self._prompt_states: list[int] = []
+        self._state: int | None = None  # before the last token
         self.observe(kept)
         for token in new:
             self._read(token)
             self._prompt_contexts.append(self._context)
 
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        """Learn in which states the target read the prompt, as if it had predicted it."""
+        known = self._prompt_states = _numbers(states)
+        self._state = known[-1]
+        contexts = self._prompt_contexts
+        for at in range(1, len(contexts) - 1):
+            token, follower = contexts[at] & ONE, contexts[at + 1] & ONE
+            if NO_TOKEN not in (token, follower):
+                row = Prediction((follower,), (READ,))
+                self._prompted.store(token, Seen(known[at - 1], known[at], row))
+
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Learn what the target predicts inside the prompt."""
-        contexts = [self._prompt_contexts[position] for position in positions]
         rows = predictions_of(predictions.top_ids, predictions.top_probs)
-        for context, row in zip(contexts, rows, strict=True):
+        states = self._prompt_states
+        for position, row in zip(positions, rows, strict=True):
+            context = self._prompt_contexts[position]
             self._store(context, row, self._know(context))
+            if states and position:
+                self._see(context, states[position - 1], states[position], row)
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Read tokens that were committed."""
@@ -200,9 +231,14 @@ class RecapDrafter(Recap):
         rows = predictions_of(predictions.top_ids, predictions.top_probs)
         for node in rejected:
             rows[node].by_guess = True
+        states = [] if predictions.states is None else _numbers(predictions.states)
         for node in (*rejected, *path):
             self._store(self._contexts[node], rows[node], self._expanded[node].known)
+            if states:
+                before = states[self._parents[node]] if node else self._state
+                self._see(self._contexts[node], before, states[node], rows[node])
         self._chosen_from = rows[path[-1]]
+        self._state = states[path[-1]] if states else None
         seconds = perf_counter() - self._began
         self._budget.observe(len(self._contexts), len(path), seconds, foreseen)
 
@@ -242,7 +278,7 @@ class RecapDrafter(Recap):
             floor = max(floor, budget.floor())
         matches = [(self._suffix.match_end, self._suffix.match_length)]
         least = floor if deepest > 0 else inf
-        self._expanded = expanded = [self._expand(self._context, *matches[0], least)]
+        self._expanded = expanded = [self._expand(self._context, self._state, *matches[0], least)]
         heap = [(-child[0], 0, 0) for child in expanded[0].children[:1]]
         while heap and len(tree) <= options.nodes:
             minus, parent, rank = heap[0]
@@ -264,7 +300,7 @@ class RecapDrafter(Recap):
             matches.append(match)
             further = tree.depths[node] < deepest and minus < 0  # a long path's may be nothing
             least = floor / -minus if further else inf
-            expanded.append(self._expand(context, *match, least))
+            expanded.append(self._expand(context, expanded[parent].state, *match, least))
             if expanded[node].children:
                 heappush(heap, (minus * expanded[node].children[0][0], node, 0))
         if options.adaptive:
@@ -272,13 +308,16 @@ class RecapDrafter(Recap):
             del contexts[budget.size :]
         return tree
 
-    def _expand(self, context: int, match_end: int, match_length: int, least: float) -> "_Expanded":
+    def _expand(
+        self, context: int, before: int | None, match_end: int, match_length: int, least: float
+    ) -> "_Expanded":
         """The candidates for a node's children that survive with more than `least`, best first.
 
-        What the node's three keys hold is fused with the suffix's continuation.
+        What is kept under the node's token for states like the one before it, and under the node's
+        three keys, is fused with the suffix's continuation.
         """
         options = self.options
-        rows, specificity, knew = self._recall(context)
+        rows, specificity, knew, state = self._recall(context, before)
         kind = knew.longest
         fused = fuse(rows, specificity, options.entropy_weighting, least)
         likely: list[_Child] = []
@@ -301,36 +340,49 @@ class RecapDrafter(Recap):
             if survival > least and token not in self.placeholders:
                 likely.append((survival, token, kind, claim))
         likely.sort(reverse=True)
-        return _Expanded(likely, knew)
+        return _Expanded(likely, knew, state)
 
-    def _recall(self, context: int) -> "tuple[list[Prediction], list[float], _Known]":
-        """What a node's one-, two- and three-token keys hold, with the specificity of each."""
+    def _recall(
+        self, context: int, before: int | None
+    ) -> "tuple[list[Prediction], list[float], _Known, int | None]":
+        """What a node's one-, two- and three-token keys hold, and what was predicted behind its
+        token in states like the one before it, with the specificity of each; and in what state the
+        target may be behind it."""
         one, two, three = self.options.specificity
         known = self._know(context)
-        pair, triple = known.pair, known.triple
         rows: list[Prediction] = []
         specificity: list[float] = []
-        if triple is not None:
-            rows.append(triple[0])
-            specificity.append(three)
-        if pair is not None:
-            if rows and pair[0] is rows[0]:  # one pass wrote both
-                specificity[0] += two
-            else:
-                rows.append(pair[0])
-                specificity.append(two)
+
+        def weigh(row: Prediction, weight: float) -> None:
+            for i, other in enumerate(rows):
+                if other is row:  # one pass wrote both
+                    specificity[i] += weight
+                    return
+            rows.append(row)
+            specificity.append(weight)
+
+        if known.triple is not None:
+            weigh(known.triple[0], three)
+        if known.pair is not None:
+            weigh(known.pair[0], two)
         recent = self.memory.recent(context & ONE) if one else None
-        if one and not (recent or rows) and context == self._context:
-            recent, known = self._stand_in(), known._replace(first=STAND_IN)
-        if recent is not None:
-            share = one / len(recent)
-            for row in recent:
-                if rows and row is rows[-1]:
-                    specificity[-1] += share
-                else:
-                    rows.append(row)
-                    specificity.append(share)
-        return rows, specificity, known
+        for row in recent or ():
+            weigh(row, one / len(recent or ()))
+        similar = None if before is None else self._similar(context & ONE, before)
+        if similar is not None:
+            for row, share in zip(similar.rows, similar.shares, strict=True):
+                weigh(row, self.options.states * share)
+        if one and not rows and context == self._context:
+            known = known._replace(first=STAND_IN)
+            for row in self._stand_in() or ():
+                weigh(row, one)
+        return rows, specificity, known, None if similar is None else similar.behind
+
+    def _similar(self, token: int, before: int) -> Similar | None:
+        """What was predicted behind a token, or followed it in the prompt, in states most like the
+        one before it."""
+        seen = chain(self._seen.behind(token), self._prompted.behind(token))
+        return StateMemory.similar(seen, before)
 
     def _know(self, context: int) -> "_Known":
         """What is kept under the longer keys of a context.
@@ -386,6 +438,11 @@ class RecapDrafter(Recap):
             self._context = (self._context << TOKEN_BITS | token) & THREE
             self._suffix.extend((token,))
 
+    def _see(self, context: int, before: int | None, behind: int, row: Prediction) -> None:
+        """Keep a prediction for states like the one before the last token of its context."""
+        if before is not None and context & ONE != NO_TOKEN:
+            self._seen.store(context & ONE, Seen(before, behind, row))
+
     def _store(self, context: int, row: Prediction, known: "_Known") -> None:
         """Write a prediction under the one-, two- and three-token keys of its context.
 
@@ -428,10 +485,12 @@ class _Known(NamedTuple):
 
 
 class _Expanded(NamedTuple):
-    """What may follow a node, best first, and what its keys hold."""
+    """What may follow a node, best first, what its keys hold, and in what state a target that was
+    in one like that before it was behind it."""
 
     children: list[_Child]
     known: _Known
+    state: int | None
 
     def source(self, child: _Child) -> int:
         """The suffix where it was surer than the memories, else the longest key that knew."""
@@ -442,6 +501,11 @@ class _Expanded(NamedTuple):
         if triple is not None and token in triple[0].ids:
             return KEYED[third]
         return KEYED[second if pair is not None and token in pair[0].ids else first]
+
+
+def _numbers(states: NDArray[np.uint64]) -> list[int]:
+    """One number a row of [n, WORDS] states."""
+    return [int.from_bytes(row.tobytes(), "little") for row in states]
 
 
 def suffix_trust(options: DrafterOptions, match: int) -> float:

@@ -28,6 +28,7 @@ from engine.drafters.recap import (
     KEYED,
     LONGEST_TRUST,
     PRIOR_TRUST,
+    READ,
     STAND_IN,
     STEADY,
     SUFFIX,
@@ -37,6 +38,7 @@ from engine.drafters.recap import (
     suffix_trust,
 )
 from engine.logits import Predictions
+from engine.memory.states import NEARNESS, StateMemory
 from engine.memory.table import (
     LONGEST_RUN,
     PHRASE_K,
@@ -47,6 +49,7 @@ from engine.memory.table import (
 )
 from engine.memory.transitions import Recent, predictions_of, token_table
 from engine.options import DrafterOptions
+from engine.states import WORDS
 from engine.tree import DraftTree
 
 LENGTHS = 64
@@ -59,7 +62,10 @@ class _Settings(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("k", "nodes", "adaptive", "max_depth")),
         ("min_probability", c_double),
-        *((name, c_double) for name in ("one", "two", "three")),
+        *((name, c_double) for name in ("one", "two", "three", "states")),
+        ("nearness", c_double * len(NEARNESS)),
+        ("nearest", c_int64),
+        ("read", c_double),
         *((name, c_int64) for name in ("by_confidence", "suffix", "suffix_min_match")),
         *((name, c_int64) for name in ("persistence", "phrases", "most_phrases", "width")),
         *((name, c_int64) for name in ("token", "copied", "stand_in")),
@@ -124,8 +130,9 @@ _CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "resume": ((), None),
     "read": ((c_void_p, c_int64, c_bool), None),
     "seed": ((c_void_p, c_int64, *_PREDICTIONS), None),
+    "recognise": ((c_void_p, c_int64), None),
     "propose": ((c_int64, POINTER(_Tree)), c_int64),
-    "learn": ((c_void_p, c_int64, *_PREDICTIONS), c_int64),
+    "learn": ((c_void_p, c_int64, *_PREDICTIONS, c_void_p), c_int64),
     "observe_pass": ((c_int64, c_int64, c_double), None),
     "costs": ((c_void_p, c_void_p), c_int64),
     "set_costs": ((c_int64, c_void_p, c_void_p), None),
@@ -306,6 +313,10 @@ class NativeRecapDrafter(Recap):
         for tokens, prompt in ((kept, False), (new, True)):
             _library().recap_read(self._handle, _numbers(tokens), len(tokens), prompt)
 
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        """Learn in which states the target read the prompt, as if it had predicted it."""
+        _library().recap_recognise(self._handle, _states(states), len(states))
+
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Learn what the target predicts inside the prompt."""
         count = len(positions)
@@ -318,7 +329,10 @@ class NativeRecapDrafter(Recap):
     def learn(self, path: Sequence[int], predictions: Predictions) -> None:
         """Write back every node's prediction; the accepted path last, so that it prevails."""
         length = len(path)
-        foreseen = _library().recap_learn(self._handle, _numbers(path), length, *_rows(predictions))
+        states = None if predictions.states is None else _states(predictions.states)
+        foreseen = _library().recap_learn(
+            self._handle, _numbers(path), length, *_rows(predictions), states
+        )
         seconds = perf_counter() - self._began
         _library().recap_observe_pass(self._handle, length, foreseen, seconds)
 
@@ -371,6 +385,9 @@ def _settings(options: DrafterOptions, width: int) -> _Settings:
         one=one,
         two=two,
         three=three,
+        states=options.states,
+        nearest=StateMemory.NEAREST,
+        read=READ,
         by_confidence=options.entropy_weighting,
         suffix=options.suffix,
         suffix_min_match=options.suffix_min_match,
@@ -389,6 +406,7 @@ def _settings(options: DrafterOptions, width: int) -> _Settings:
         cell_count=len(Calibration.EDGES) + 1,
         claims_remembered=Calibration.MEMORY,
     )
+    settings.nearness[:] = NEARNESS
     settings.trust[:] = trust
     settings.cells[:] = Calibration.CELLS
     settings.steady[: len(STEADY)] = STEADY
@@ -425,6 +443,14 @@ def _rows(predictions: Predictions) -> tuple[int, int, int]:
     assert probs.flags.c_contiguous
     assert probs.dtype == np.float32
     return _at(ids), _at(probs), ids.shape[1]
+
+
+def _states(states: NDArray[np.uint64]) -> int:
+    """Where states are."""
+    assert states.flags.c_contiguous
+    assert states.dtype == np.uint64
+    assert states.shape[1] == WORDS
+    return _at(states)
 
 
 def _numbers(values: Sequence[int]) -> Any:

@@ -13,6 +13,9 @@ is that of `engine.drafters.recycling`, and the longest suffix is copied.
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.drafters.copying import CopyingDrafter, chain
 from engine.drafters.recycling import TokenRecyclingDrafter
 from engine.logits import Predictions
@@ -68,6 +71,7 @@ class SamRecyclingDrafter:
     """Copies long matches, and recycles tokens where there is none."""
 
     seeds = 0
+    states = False
 
     def __init__(
         self, options: DrafterOptions, memory: TokenMemory, placeholders: frozenset[int]
@@ -85,6 +89,9 @@ class SamRecyclingDrafter:
     def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
         """As a new request."""
         self.start([*kept, *new])
+
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        """Nothing to learn."""
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Nothing to learn."""

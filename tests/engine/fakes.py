@@ -3,13 +3,16 @@
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import GenerationConfig
 
 from engine.decode import Cancel, Limits, PrefilledTarget, decode
 from engine.drafters.base import Drafter
 from engine.logits import GreedyRules, Predictions
+from engine.states import states_of
 from engine.stats import DecodeStats
 from engine.tree import DraftTree
 
@@ -40,7 +43,15 @@ class FakeTarget:
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             above = tuple(self.committed) if parent < 0 else texts[parent]
             texts.append((*above, token))
-        return torch.stack([self.logits_after(text) for text in texts])
+        self._logits = torch.stack([self.logits_after(text) for text in texts])
+        return self._logits
+
+    def prompt_states(self) -> NDArray[np.uint64]:
+        return states_of(self.prompt_logits(range(len(self._prompt))))
+
+    @property
+    def hidden(self) -> Tensor:
+        return self._logits
 
     def exact(self, path: list[int]) -> list[int]:
         return path
@@ -99,6 +110,7 @@ class Scripted:
 
     k = 2
     seeds = 0
+    states = False
 
     def __init__(self, grow: Callable[[DraftTree, Text, int], None]) -> None:
         """`grow(tree, text, max_depth)` adds nodes to a tree on the last token of the text."""
@@ -112,6 +124,9 @@ class Scripted:
 
     def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
         self.start([*kept, *new])
+
+    def recognise(self, states: NDArray[np.uint64]) -> None:
+        raise AssertionError("wants no states")
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         raise AssertionError("seeds nothing")

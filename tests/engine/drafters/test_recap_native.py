@@ -21,6 +21,7 @@ from engine.logits import Predictions
 from engine.memory.table import Tables
 from engine.memory.transitions import PhraseMemory, TokenMemory
 from engine.options import DrafterOptions
+from engine.states import WORDS
 from engine.tree import DraftTree, accepted_path
 from tests.engine.drafters.drawn import PICTURE, predicted
 from tests.engine.memory.tables import phrase_tables, phrases, table, tables
@@ -92,6 +93,7 @@ def drawn_options(chance: Random) -> DrafterOptions:
         max_depth=chance.choice([3, 16]),
         min_probability=chance.choice([0, 0.002, 0.05]),
         specificity=chance.choice([*3 * [(1.0, 2.0, 4.0)], (1.0, 0.0, 3.0), (0.0, 2.0, 4.0)]),
+        states=chance.choice([8.0, 8.0, 1.5, 0.0]),
         entropy_weighting=chance.random() < 0.8,
         suffix=chance.random() < 0.8,
         suffix_min_match=chance.choice([1, 2, 3]),
@@ -100,14 +102,28 @@ def drawn_options(chance: Random) -> DrafterOptions:
     )
 
 
-def foreseen(chance: Random, k: int, vocab: int, contexts: Sequence[tuple[int, ...]]) -> Any:
+def drawn_states(chance: Random, count: int) -> Any:
+    """Some like a state that was there before, some like none."""
+    rows = []
+    for _ in range(count):
+        number = Random(chance.randrange(6)).getrandbits(64 * WORDS)
+        for _ in range(chance.choice([0, 0, 2, 10, 40, 128])):
+            number ^= 1 << chance.randrange(64 * WORDS)
+        rows.append([number >> 64 * word & (1 << 64) - 1 for word in range(WORDS)])
+    return np.array(rows, np.uint64).reshape(count, WORDS)
+
+
+def foreseen(
+    chance: Random, k: int, vocab: int, contexts: Sequence[tuple[int, ...]], states: bool = False
+) -> Any:
     """What a target that changes its mind now and then predicts after some tokens."""
     ids, probs = np.empty((len(contexts), k), np.int64), np.empty((len(contexts), k), np.float32)
     for i, context in enumerate(contexts):
         mood = np.random.default_rng([chance.choice([0, 0, 0, 1, 2]), *context])
         ids[i] = mood.permutation(vocab)[:k]
         probs[i] = np.sort(mood.dirichlet(np.full(k, 0.3)))[::-1] * mood.uniform(0.5, 1)
-    return Predictions(ids[:, 0].tolist(), ids, probs)
+    known = drawn_states(chance, len(contexts)) if states else None
+    return Predictions(ids[:, 0].tolist(), ids, probs, known)
 
 
 def some_path(chance: Random, tree: DraftTree, choices: Sequence[int]) -> list[int]:
@@ -138,7 +154,7 @@ def test_trees_and_what_is_learned_are_those_of_python(seed: int, clock: list[fl
                 (token, tree.tokens[parent])
                 for token, parent in zip(tree.tokens, tree.parents, strict=True)
             ]
-            predictions = foreseen(chance, options.k, vocab, contexts)
+            predictions = foreseen(chance, options.k, vocab, contexts, options.states > 0)
             path = some_path(chance, tree, predictions.choices)
             clock[0] += (1 + slope * len(tree)) ** bend * chance.choice([1, 1, 1.1, 3])
             twins.all("learn", path, predictions)
@@ -153,6 +169,8 @@ def test_trees_and_what_is_learned_are_those_of_python(seed: int, clock: list[fl
             twins.all("resume", prompt[:kept], prompt[kept:])
         else:
             twins.all("start", prompt)
+        if prompt and options.states and chance.random() < 0.9:
+            twins.all("recognise", drawn_states(chance, len(prompt) - kept))
         seeded = range(len(prompt) - kept)[-16:]
         if seeded:
             contexts = [(prompt[kept + i],) for i in seeded]
