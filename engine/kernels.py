@@ -183,6 +183,7 @@ _LIBRARY.define(
     "attend_by_key(Tensor query, Tensor key, Tensor value, Tensor mask, float scale,"
     " float? softcap) -> Tensor"
 )
+_LIBRARY.define("states(Tensor hidden) -> Tensor")
 _LIBRARY.define("top(Tensor logits, int k) -> (Tensor, Tensor)")
 _LIBRARY.define("rms_norm(Tensor rows, Tensor scale, float eps, bool rounded) -> Tensor")
 _LIBRARY.define("hold(int key, Tensor weights, Tensor? bias, bool lonely) -> ()")
@@ -202,4 +203,5 @@ torch.library.register_fake(
 ATTEND_BY_KEY = torch.ops.recap.attend_by_key.default
 DECODE = torch.ops.recap.decode.default
 RMS_NORM = torch.ops.recap.rms_norm.default
+STATES = torch.ops.recap.states.default
 TOP = torch.ops.recap.top.default

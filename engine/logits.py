@@ -61,7 +61,16 @@ def predict(logits: Tensor, k: int, hidden: Tensor | None = None) -> Predictions
         top_ids, top_probs = ids.numpy(), probs.numpy()
         states = None if hidden is None else states_of(hidden)
         return Predictions(_firsts(logits, top_ids, top_probs), top_ids, top_probs, states)
-    # Bits of floats among integers: MPS has no float64, which would hold both.
+    return in_one_transfer(logits, ids, probs, hidden)
+
+
+def in_one_transfer(
+    logits: Tensor, ids: Tensor, probs: Tensor, hidden: Tensor | None
+) -> Predictions:
+    """Choices, and what is on a device of the rest, as integers.
+
+    Floats go as their bits: MPS has no float64, which would hold both.
+    """
     parts = [logits.argmax(-1, keepdim=True).int(), ids.int(), probs.view(torch.int32)]
     if hidden is not None:
         parts.append(packed_states(hidden))

@@ -2,10 +2,12 @@
 //
 // Vectors and threads are PyTorch's (at::vec, at::parallel_for): AVX2, AVX-512, NEON, SVE or none.
 
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/macros/Export.h>
 #include <torch/library.h>
@@ -113,6 +115,29 @@ std::tuple<at::Tensor, at::Tensor> top(const at::Tensor& given, int64_t k) {
   return {ids, probs};
 }
 
+// As `engine.states.states_of`, [n][words].
+at::Tensor states(const at::Tensor& given) {
+  constexpr int64_t kWords = sizeof(drafting::State) / sizeof(int64_t), kWord = 64;
+  const at::Tensor hidden = given.contiguous();
+  const int64_t n = hidden.size(0), width = hidden.size(1);
+  at::Tensor result = at::empty({n, kWords}, hidden.options().dtype(at::kLong));
+  int64_t* words = result.mutable_data_ptr<int64_t>();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, hidden.scalar_type(), "states", [&] {
+        const scalar_t* row = hidden.const_data_ptr<scalar_t>();
+        for (int64_t i = 0; i < n; ++i, row += width) {
+          for (int64_t first = 0; first < kWords * kWord; first += kWord) {
+            uint64_t word = 0;
+            for (int64_t bit = 0; bit < std::min(kWord, width - first); ++bit) {
+              word |= uint64_t{row[first + bit] > scalar_t(0)} << bit;
+            }
+            *words++ = static_cast<int64_t>(word);
+          }
+        }
+      });
+  return result;
+}
+
 }  // namespace
 
 // No operator: whoever is tracing when weights are let go would take it for a part of the model.
@@ -134,5 +159,6 @@ TORCH_LIBRARY_IMPL(recap, CPU, library) {
   library.impl("rms_norm", &rms_norm);
   library.impl("packed_linear", &products::linear);
   library.impl("write", &write_states);
+  library.impl("states", &states);
   library.impl("top", &top);
 }

@@ -1,7 +1,7 @@
 """What every drafting method is to the decoding loop, and the method that drafts nothing.
 
-A request's life: `start`, `recognise`, `seed`*, then (`propose`, `learn`, `observe`)* pass by pass. If it goes
-on with the conversation of the request before, `resume` takes the place of `start`.
+A request's life: `start`, `recognise`, `seed`*, then (`propose`, `learn`, `observe`)* pass by pass.
+If it goes on with the conversation of the request before, `resume` takes the place of `start`.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Drafter(Protocol):
 
     @property
     def states(self) -> bool:
-        """Whether it wants the target's states (`engine.states`), in the prompt and at every node."""
+        """Whether it wants the target's states (`engine.states`), of the prompt and every node."""
         ...
 
     def start(self, prompt: Sequence[int]) -> None:

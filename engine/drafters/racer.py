@@ -19,10 +19,10 @@ drafted; at small budgets that is much in RACER's favour.
 
 from collections import deque
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
-from heapq import heapify, heappop, heappush
 
 from engine.drafters.adjacency import Adjacency
 from engine.drafters.ngram_trie import NgramTrie

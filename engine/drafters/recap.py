@@ -67,8 +67,8 @@ KEYED = {
 }
 SUFFIX = SOURCES.index("suffix")
 READ = 0.625
-"""How probable a token of the prompt is taken to have been (a number of few bits): all that is known of it is that it was
-written there."""
+"""How probable a token of the prompt is taken to have been, of which all that is known is that it
+was written there; a number of few bits."""
 SEEDS = 16
 """A few: before a short answer more would not pay, and before a long one hardly."""
 NO_MATCH = (-1, 0)

@@ -303,15 +303,16 @@ def test_a_graph_is_captured_once_a_shape_and_again_when_its_buffers_moved(
 
     def capture(_: CapturedForward, ids: Tensor, __: Tensor, mask: Tensor, ___: TreeCache) -> Any:
         captured.append((ids.shape[1], mask.shape[3]))
-        return SimpleNamespace(replay=lambda: None), torch.tensor(len(captured))
+        return SimpleNamespace(replay=lambda: None), (torch.tensor(len(captured)), ids)
 
     monkeypatch.setattr(CapturedForward, "_capture", capture)
-    forward = CapturedForward(lambda *_: torch.empty(0))
+    forward = CapturedForward(lambda *_: (torch.empty(0), torch.empty(0)))
     ids, mask, cache = torch.zeros(1, 64), torch.zeros(1, 1, 64, 1024), TreeCache(1, 0)
 
     def run(n: int, keys: int) -> int:
         cache.slots = ids[0, :n]
-        return int(forward(ids[:, :n], ids[:, :n], mask[:, :, :n, :keys], cache))
+        logits, _ = forward(ids[:, :n], ids[:, :n], mask[:, :, :n, :keys], cache)
+        return int(logits)
 
     assert [run(1, 512), run(8, 512), run(1, 512), run(1, 1024), run(8, 512)] == [1, 2, 1, 3, 2]
     cache.buffers.append(torch.zeros(1))

@@ -17,7 +17,7 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 LAYERS = (
     {"errors", "files", "machine", "substitutes"},
     {"image_sources", "catalogue", "device_memory", "kernels"},
-    {"norms"},
+    {"norms", "states"},
     {"options", "tree", "families", "images", "sizes", "turns", "packages"},
     {
         "stats",

@@ -13,7 +13,7 @@ from transformers.generation import logits_process as lp
 
 from engine import kernels
 from engine.errors import ModelError
-from engine.logits import SMALL, GreedyRules, predict
+from engine.logits import SMALL, GreedyRules, in_one_transfer, predict
 from engine.tree import DraftTree
 
 SMALL_ONES = (1, 5, 63, 64, 65, 127, 128, 200, 449, 1000, SMALL)
@@ -90,6 +90,22 @@ def test_ids_of_a_large_vocabulary_come_through_exactly() -> None:
     rows = torch.zeros(1, 262_147)
     rows[0, [262_146, 16_777 * 15, 131_071]] = torch.tensor([9.0, 8.0, 7.0])
     assert predict(rows, 3).top_ids.tolist() == [[262_146, 251_655, 131_071]]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_a_device_sends_is_what_a_cpu_finds(wanted: bool) -> None:
+    rows, hidden = torch.randn(5, 300_000), torch.randn(5, 70) if wanted else None
+    expected = predict(rows, 4, hidden)
+    ids, probs = map(torch.from_numpy, (expected.top_ids, expected.top_probs))
+    sent = in_one_transfer(rows, ids, probs, hidden)
+    assert sent.choices == expected.choices
+    for name in ("top_ids", "top_probs", "states"):
+        ours, theirs = getattr(sent, name), getattr(expected, name)
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert ours.dtype == theirs.dtype
+            assert ours.flags.c_contiguous
+            assert ours.tolist() == theirs.tolist()
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])

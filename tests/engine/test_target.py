@@ -18,6 +18,7 @@ from engine.loading import LoadedModel
 from engine.logits import predict
 from engine.passes import USUAL, PassShapes
 from engine.prompts import EncodedPrompt
+from engine.states import states_of
 from engine.target import Target
 from engine.tree import DraftTree
 from tests.engine.fakes import Scripted, Text, answered, saboteur
@@ -109,6 +110,27 @@ def test_logits_inside_the_prompt_are_those_of_a_forward(zoo: Zoo, family: str) 
     torch.testing.assert_close(
         target.prompt_logits(positions), output.logits[0, positions], rtol=0, atol=2e-4
     )
+
+
+@pytest.mark.parametrize("family", sorted(name for name, each in FAMILIES.items() if each.causal))
+def test_passes_are_in_the_states_in_which_a_prompt_is_read(zoo: Zoo, family: str) -> None:
+    loaded = zoo.loaded(family, torch.float64, None)
+    prompt = loaded.encoder.encode(conversations(False)[0])
+    ids = prompt.input_ids
+    target = Target(loaded.model, loaded.family)
+    target.prefill(prompt, room=0)
+    expected = target.prompt_states()
+    assert len(expected) == ids.shape[1]
+    target.prefill(replace(prompt, input_ids=ids[:, :-4], model_inputs={}), room=4)
+    assert target.prompt_states().tolist() == expected[:-4].tolist()
+    root, *rest = ids[0, -4:].tolist()
+    tree = DraftTree([root])
+    tree.add(root, 0, 0, 0.5)  # a wrong guess among the right ones
+    for parent, token in zip((0, 2, 3), rest, strict=True):
+        tree.add(token, parent, 0, 0.5)
+    target.verify(tree)
+    found = states_of(target.hidden)
+    assert found[[0, 2, 3, 4]].tolist() == expected[-4:].tolist()
 
 
 @EVERY_FAMILY

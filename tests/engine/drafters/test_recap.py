@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from engine.budget import Budget
 from engine.drafters.recap import RecapDrafter
+from engine.logits import Predictions
 from engine.memory.transitions import Prediction, TokenMemory
 from engine.options import DrafterOptions
 from engine.stats import SOURCES
@@ -180,6 +184,103 @@ def test_contextual_memory_ends_with_its_request_and_token_memory_does_not() -> 
     recap = drafter(phrases=False)
     taught(recap, [1, 2, 3], [(4, 0.9), (5, 0.1)])
     assert proposed(recap, [1, 2, 3]) == {(4,): "token", (5,): "token"}
+
+
+STATES = [bits << 64 | bits for bits in (0, (1 << 60) - 1, 1, 3)]
+"""The last two are like the first, the second is like none."""
+HERE, ELSEWHERE, NEAR_HERE, NEARBY = range(4)
+
+
+def in_states(predictions: Predictions, *states: int) -> Predictions:
+    """The same, made in some of `STATES`."""
+    return replace(predictions, states=some_states(*states))
+
+
+def some_states(*states: int) -> NDArray[np.uint64]:
+    words = [[STATES[each] >> 64 * word & (1 << 64) - 1 for word in range(4)] for each in states]
+    return np.array(words, np.uint64)
+
+
+def told(recap: RecapDrafter, before: int, *tokens: int) -> None:
+    """That the target chose 3 in a state, and what it predicts behind it."""
+    recap.start([2])
+    recap.recognise(some_states(before))
+    recap.observe([3])
+    recap.propose(0)
+    row = [(token, 0.9 / 2**rank) for rank, token in enumerate(tokens)]
+    recap.learn([0], in_states(predicted(row), ELSEWHERE))
+
+
+def guesses(recap: RecapDrafter, before: int, *text: int) -> list[int]:
+    """What is drafted behind a text and 3, which was chosen in a state; the surest first."""
+    recap.start(text)
+    recap.recognise(some_states(*[ELSEWHERE] * (len(text) - 1), before))
+    recap.observe([3])
+    tree = recap.propose(1)
+    return [token for token, parent in zip(tree.tokens, tree.parents, strict=True) if parent == 0]
+
+
+def test_what_was_predicted_in_a_similar_state_goes_before_what_is_newer() -> None:
+    recap = drafter(phrases=False)
+    told(recap, HERE, 4, 5)
+    told(recap, ELSEWHERE, 6, 7)
+    told(recap, ELSEWHERE, 8, 9)
+    assert guesses(recap, NEAR_HERE, 2)[:2] == [4, 5]
+    assert guesses(recap, ELSEWHERE, 2)[:2] in ([8, 9], [6, 8], [8, 6])
+    blind = drafter(phrases=False, states=0.0)
+    assert not blind.states
+    for token in (4, 6, 8):
+        taught(blind, [3], [(token, 0.9), (token + 1, 0.05)])
+    assert proposed(blind, [2, 3], 1).keys() == {(8,), (6,), (9,), (7,)}
+
+
+def test_what_followed_in_the_prompt_in_a_similar_state_is_drafted() -> None:
+    recap = drafter()
+    recap.start([1, 3, 4, 2, 3, 5, 7])
+    recap.recognise(
+        some_states(HERE, ELSEWHERE, ELSEWHERE, ELSEWHERE, ELSEWHERE, ELSEWHERE, NEAR_HERE)
+    )
+    recap.observe([3])
+    assert paths(recap.propose(1)) == {(4,): "token"}
+    assert guesses(recap, NEAR_HERE, 1) == [], "of another request's prompt nothing is left"
+
+
+def test_pictures_are_not_read_as_text() -> None:
+    recap = drafter()
+    recap.start([1, 3, 90, 91, 3, 4, 7])
+    recap.recognise(some_states(*[HERE] * 7))
+    recap.observe([3])
+    assert paths(recap.propose(1)) == {(4,): "token"}
+
+
+def test_a_guess_is_taken_to_lead_where_its_token_led_before() -> None:
+    recap = drafter(phrases=False, specificity=(0, 0, 0))
+    recap.start([2])
+    recap.recognise(some_states(HERE))
+    recap.observe([3])
+    for token, behind in ((4, HERE), (5, NEARBY), (8, ELSEWHERE)):
+        recap.propose(0)
+        recap.learn([0], in_states(predicted([(token, 0.9), (9, 0.05)]), behind))
+        recap.observe([token])
+    # 4 was predicted behind 3 in a state that led HERE, where behind 4 came 5.
+    assert guesses(recap, NEAR_HERE, 2)[0] == 4
+    assert (4, 5) in paths(recap.propose(2))
+
+
+def test_states_of_earlier_requests_are_forgotten_where_nothing_may_outlive_them() -> None:
+    recap = drafter(persistence=False)
+    told(recap, HERE, 4, 5)
+    assert guesses(recap, HERE, 2) == []
+
+
+def test_without_states_it_learns_what_it_can() -> None:
+    recap = drafter()
+    told(recap, HERE, 4, 5)
+    recap.observe([3])
+    recap.propose(0)
+    recap.learn([0], predicted([(6, 0.9), (7, 0.05)]))
+    recap.observe([3])
+    assert (6,) in paths(recap.propose(1))
 
 
 def test_longer_keys_of_earlier_requests_stand_in_for_this_one_s() -> None:
