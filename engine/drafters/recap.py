@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from heapq import heappop, heappush, heapreplace
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import inf
 from operator import add
 from time import perf_counter
@@ -24,7 +24,7 @@ from engine.budget import Budget, Calibration
 from engine.fusion import fuse
 from engine.logits import Predictions
 from engine.memory.keeper import Savable
-from engine.memory.states import Seen, Similar, StateMemory
+from engine.memory.states import StateMemory
 from engine.memory.table import PAIR, TOKEN_BITS, TRIPLE
 from engine.memory.transitions import (
     NO_CONTEXT,
@@ -201,7 +201,7 @@ class RecapDrafter(Recap):
             token, follower = contexts[at] & ONE, contexts[at + 1] & ONE
             if NO_TOKEN not in (token, follower):
                 row = Prediction((follower,), (READ,))
-                self._prompted.store(token, Seen(known[at - 1], known[at], row))
+                self._prompted.store(token, known[at - 1], known[at], row)
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         """Learn what the target predicts inside the prompt."""
@@ -368,7 +368,10 @@ class RecapDrafter(Recap):
         recent = self.memory.recent(context & ONE) if one else None
         for row in recent or ():
             weigh(row, one / len(recent or ()))
-        similar = None if before is None else self._similar(context & ONE, before)
+        similar = None
+        if before is not None:
+            memories = (self._seen, self._prompted)
+            similar = StateMemory.similar(memories, context & ONE, before)
         if similar is not None:
             for row, share in zip(similar.rows, similar.shares, strict=True):
                 weigh(row, self.options.states * share)
@@ -377,12 +380,6 @@ class RecapDrafter(Recap):
             for row in self._stand_in() or ():
                 weigh(row, one)
         return rows, specificity, known, None if similar is None else similar.behind
-
-    def _similar(self, token: int, before: int) -> Similar | None:
-        """What was predicted behind a token, or followed it in the prompt, in states most like the
-        one before it."""
-        seen = chain(self._seen.behind(token), self._prompted.behind(token))
-        return StateMemory.similar(seen, before)
 
     def _know(self, context: int) -> "_Known":
         """What is kept under the longer keys of a context.
@@ -441,7 +438,7 @@ class RecapDrafter(Recap):
     def _see(self, context: int, before: int | None, behind: int, row: Prediction) -> None:
         """Keep a prediction for states like the one before the last token of its context."""
         if before is not None and context & ONE != NO_TOKEN:
-            self._seen.store(context & ONE, Seen(before, behind, row))
+            self._seen.store(context & ONE, before, behind, row)
 
     def _store(self, context: int, row: Prediction, known: "_Known") -> None:
         """Write a prediction under the one-, two- and three-token keys of its context.

@@ -8,6 +8,7 @@ foresees better than a newer one does: the state knows the text and the pictures
 from collections import deque
 from collections.abc import Iterable
 from functools import reduce
+from itertools import chain
 from math import exp
 from operator import add
 from typing import NamedTuple
@@ -22,14 +23,6 @@ NEARNESS = tuple(exp(-bits / FADING) for bits in range(WINDOW + 1))
 """What a prediction weighs, by bits by which its state differs more than the most similar one."""
 
 
-class Seen(NamedTuple):
-    """A prediction, and the target's states before and behind the token that it follows."""
-
-    before: int
-    behind: int
-    row: Prediction
-
-
 class Similar(NamedTuple):
     """Predictions in the states most like another one, with their shares of 1, and what state a
     target was in behind the token where it was most like it before."""
@@ -37,6 +30,13 @@ class Similar(NamedTuple):
     rows: list[Prediction]
     shares: list[float]
     behind: int
+
+
+class _Kept(NamedTuple):
+    """Of one token, the newest first: states before it, and what was behind it in these."""
+
+    before: deque[int]
+    behind: deque[tuple[int, Prediction]]
 
 
 class StateMemory:
@@ -48,28 +48,33 @@ class StateMemory:
     """Predictions that are recalled."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, deque[Seen]] = {}
+        self._kept: dict[int, _Kept] = {}
 
-    def store(self, token: int, seen: Seen) -> None:
-        """One more, in place of the oldest where there are too many."""
-        kept = self._seen.get(token)
+    def store(self, token: int, before: int, behind: int, row: Prediction) -> None:
+        """One more prediction, with the target's states before and behind the token that it
+        follows; in place of the oldest where there are too many."""
+        kept = self._kept.get(token)
         if kept is None:
-            kept = self._seen[token] = deque(maxlen=self.MOST)
-        kept.appendleft(seen)
-
-    def behind(self, token: int) -> Iterable[Seen]:
-        """What was stored under a token, the newest first."""
-        return self._seen.get(token, ())
+            kept = self._kept[token] = _Kept(deque(maxlen=self.MOST), deque(maxlen=self.MOST))
+        kept.before.appendleft(before)
+        kept.behind.appendleft((behind, row))
 
     @classmethod
-    def similar(cls, seen: Iterable[Seen], before: int) -> Similar | None:
-        """Those most like what is looked for, of which the state before the token is known."""
-        found = [((each.before ^ before).bit_count(), each) for each in seen]
-        if not found:
+    def similar(cls, memories: Iterable["StateMemory"], token: int, before: int) -> Similar | None:
+        """Predictions behind a token in states most like the one before it; None if it is unknown.
+
+        Those of the first memory go first.
+        """
+        all_kept = [memory._kept[token] for memory in memories if token in memory._kept]
+        if not all_kept:
             return None
-        least, nearest = min(found, key=lambda pair: pair[0])
-        near = [(bits - least, each.row) for bits, each in found if bits - least <= WINDOW]
-        near = near[: cls.NEAREST]
-        total = reduce(add, (NEARNESS[bits] for bits, _ in near), 0.0)
-        shares = [NEARNESS[bits] / total for bits, _ in near]
-        return Similar([row for _, row in near], shares, nearest.behind)
+        states = chain.from_iterable(kept.before for kept in all_kept)
+        bits = [*map(int.bit_count, map(before.__xor__, states))]
+        least = min(bits)
+        farthest = least + WINDOW
+        near = [at for at, more in enumerate(bits) if more <= farthest][: cls.NEAREST]
+        behind = [*chain.from_iterable(kept.behind for kept in all_kept)]
+        nearness = [NEARNESS[bits[at] - least] for at in near]
+        total = reduce(add, nearness)
+        shares = [each / total for each in nearness]
+        return Similar([behind[at][1] for at in near], shares, behind[bits.index(least)][0])

@@ -1,8 +1,8 @@
 """What drafting and learning cost a pass: `pytest -n 0 tests/engine/drafters --benchmark-only`.
 
 The memories are full: a token memory over a whole vocabulary of 49,152 ids, as many longer keys of
-earlier requests as a file keeps, contextual memories of a long request, and a text with repeated
-suffixes; the target's predictions are Zipf-like.
+earlier requests as a file keeps, contextual memories of a long request, as many states of common
+tokens as are kept, and a text with repeated suffixes; the target's predictions are Zipf-like.
 """
 
 from collections.abc import Callable
@@ -30,6 +30,7 @@ from engine.memory.table import (
 )
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
+from engine.states import WORDS
 
 VOCAB, K, PROMPT = 49_152, 8, 4_096
 COMMON = 400
@@ -40,7 +41,11 @@ def made_up_predictions(rng: np.random.Generator, rows: int) -> Predictions:
     ids = rng.zipf(1.3, (rows, 4 * K)) % COMMON
     ids = np.array([list(dict.fromkeys([*row, *range(K)]))[:K] for row in ids.tolist()])
     probs = np.sort(rng.dirichlet(np.full(K, 0.2), rows).astype(np.float32))[:, ::-1].copy()
-    return Predictions(ids[:, 0].tolist(), ids, probs)
+    return Predictions(ids[:, 0].tolist(), ids, probs, made_up_states(rng, rows))
+
+
+def made_up_states(rng: np.random.Generator, rows: int) -> NDArray[np.uint64]:
+    return rng.integers(0, 1 << 63, (rows, WORDS), np.uint64)
 
 
 def full_token_memory(rng: np.random.Generator) -> TokenMemory:
@@ -88,6 +93,8 @@ def test_a_pass_at_the_published_size(benchmark: Any, method: Method) -> None:
 def passes(drafter: Drafter, rng: np.random.Generator, nodes: int) -> Callable[[], int]:
     """A function that does one pass after the other; it returns the size of the tree."""
     drafter.start((rng.zipf(1.3, PROMPT) % COMMON).tolist())
+    if drafter.states:
+        drafter.recognise(made_up_states(rng, PROMPT))
     if drafter.seeds:
         drafter.seed(range(PROMPT), made_up_predictions(rng, PROMPT))
     answers = cycle([made_up_predictions(rng, nodes + 1) for _ in range(64)])
@@ -95,7 +102,9 @@ def passes(drafter: Drafter, rng: np.random.Generator, nodes: int) -> Callable[[
     def one_pass() -> int:
         tree = drafter.propose(max_depth=64)
         seen, n = next(answers), len(tree)
-        drafter.learn([0], Predictions(seen.choices[:n], seen.top_ids[:n], seen.top_probs[:n]))
+        states = seen.states[:n] if drafter.states and seen.states is not None else None
+        first = Predictions(seen.choices[:n], seen.top_ids[:n], seen.top_probs[:n], states)
+        drafter.learn([0], first)
         drafter.observe([seen.choices[0]])
         return n
 

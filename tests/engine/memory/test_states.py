@@ -4,12 +4,32 @@ from math import exp
 
 import pytest
 
-from engine.memory.states import FADING, WINDOW, Seen, StateMemory
+from engine.memory.states import FADING, WINDOW, Similar, StateMemory
 from engine.memory.transitions import Prediction
 
+TOKEN = 5
 
-def seen(before: int, behind: int = 0, token: int = 1) -> Seen:
-    return Seen(before, behind, Prediction((token,), (0.5,)))
+
+def predicted(token: int) -> Prediction:
+    return Prediction((token,), (0.5,))
+
+
+def remembered(*states: int) -> StateMemory:
+    """A memory of predictions behind a token in some states, each of its own number."""
+    memory = StateMemory()
+    for number, before in enumerate(states):
+        memory.store(TOKEN, before, 100 + number, predicted(number))
+    return memory
+
+
+def similar(before: int, *memories: StateMemory) -> Similar:
+    found = StateMemory.similar(memories, TOKEN, before)
+    assert found is not None
+    return found
+
+
+def numbers(found: Similar) -> list[int]:
+    return [row.ids[0] for row in found.rows]
 
 
 def bits(count: int) -> int:
@@ -18,47 +38,40 @@ def bits(count: int) -> int:
 
 
 def test_the_most_similar_state_weighs_most() -> None:
-    far, near = seen(bits(12), 7, token=1), seen(bits(2), 8, token=2)
-    found = StateMemory.similar([far, near], 0)
-    assert found is not None
-    assert found.rows == [far.row, near.row]
+    found = similar(0, remembered(bits(2), bits(12)))
+    assert numbers(found) == [1, 0], "the newest first"
     assert found.shares[1] / found.shares[0] == pytest.approx(exp(10 / FADING))
     assert sum(found.shares) == pytest.approx(1)
-    assert found.behind == 8
+    assert found.behind == 100
 
 
-def test_of_equally_similar_states_the_first_says_where_the_target_goes() -> None:
-    found = StateMemory.similar([seen(1, 3), seen(2, 4)], 0)
-    assert found is not None
-    assert (found.shares, found.behind) == ([0.5, 0.5], 3)
+def test_of_equally_similar_states_the_newest_says_where_the_target_goes() -> None:
+    found = similar(0, remembered(1, 2))
+    assert (found.shares, found.behind) == ([0.5, 0.5], 101)
 
 
 def test_states_that_differ_by_much_more_do_not_count() -> None:
-    near, edge, far = (seen(bits(5 + more)) for more in (0, WINDOW, WINDOW + 1))
-    found = StateMemory.similar([far, edge, near], 0)
-    assert found is not None
-    assert found.rows == [edge.row, near.row]
+    found = similar(0, remembered(*(bits(5 + more) for more in (WINDOW + 1, 0, WINDOW))))
+    assert numbers(found) == [2, 1]
 
 
 def test_a_few_predictions_are_recalled_the_newest_of_those_that_count() -> None:
-    memory = StateMemory()
-    all_seen = [seen(1, token=at) for at in range(StateMemory.NEAREST + 3)]
-    for each in all_seen:
-        memory.store(5, each)
-    found = StateMemory.similar(memory.behind(5), 1)
-    assert found is not None
-    assert found.rows == [each.row for each in all_seen[: -StateMemory.NEAREST - 1 : -1]]
+    most = StateMemory.NEAREST
+    found = similar(1, remembered(*[1] * (most + 3)))
+    assert numbers(found) == list(range(most + 2, 2, -1))
 
 
 def test_the_newest_are_kept_of_each_token() -> None:
-    memory = StateMemory()
-    for at in range(StateMemory.MOST + 10):
-        memory.store(5, seen(at))
-    memory.store(6, seen(1))
-    kept = [each.before for each in memory.behind(5)]
-    assert kept == list(range(StateMemory.MOST + 9, 9, -1))
-    assert len(list(memory.behind(6))) == 1
+    memory = remembered(0, *[bits(20)] * StateMemory.MOST)
+    memory.store(TOKEN + 1, 0, 0, predicted(9))
+    assert similar(0, memory).behind == 100 + StateMemory.MOST, "the oldest is gone"
 
 
-def test_nothing_is_like_a_state_behind_an_unknown_token() -> None:
-    assert StateMemory.similar(StateMemory().behind(5), 0) is None
+def test_what_is_in_several_memories_is_compared() -> None:
+    found = similar(0, remembered(bits(9)), StateMemory(), remembered(bits(9), bits(3)))
+    assert numbers(found) == [0, 1, 0]
+    assert found.behind == 101
+
+
+def test_nothing_is_like_a_state_before_an_unknown_token() -> None:
+    assert StateMemory.similar((StateMemory(), remembered(1)), TOKEN + 1, 1) is None
