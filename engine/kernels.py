@@ -38,6 +38,9 @@ SOURCE = Path(__file__).with_name("cpp") / "kernels.cpp"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """In what attention may be asked for."""
 
+HALVES = (torch.bfloat16, torch.float16)
+"""In what weights may be that floats are multiplied by."""
+
 ROWS_STEP = 16
 """A mask has a multiple of this many numbers for a key, the most floats that a vector holds."""
 
@@ -112,8 +115,9 @@ def load() -> ctypes.CDLL:
     for release in (library.recap_release, library.recap_release_layer):
         release.argtypes = (ctypes.c_int64,)
         release.restype = None
-    library.recap_multiplies.argtypes = ()
-    library.recap_multiplies.restype = ctypes.c_bool
+    for answer in (library.recap_multiplies, library.recap_widens):
+        answer.argtypes = ()
+        answer.restype = ctypes.c_bool
     return library
 
 
@@ -122,13 +126,16 @@ def loaded() -> bool:
     return load.cache_info().currsize > 0
 
 
-def multiplies(dtype: torch.dtype) -> bool:
-    """Whether `recap::packed_linear`, which is loaded, takes weights of this type as they are.
+def multiplies(rows: torch.dtype, weights: torch.dtype) -> bool:
+    """Whether `recap::packed_linear`, which is loaded, takes rows and weights as they are.
 
-    With AMX, which it does not use, oneDNN multiplies.
+    With AMX, which it does not use, oneDNN multiplies in bfloat16.
     """
+    if rows == torch.float32:
+        return weights in HALVES and bool(load().recap_widens())
     amx: bool = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
-    return dtype == torch.bfloat16 and not amx and bool(load().recap_multiplies())
+    pairs = rows == weights == torch.bfloat16
+    return pairs and not amx and bool(load().recap_multiplies())
 
 
 def _loaded(file: Path) -> ctypes.CDLL | None:

@@ -14,6 +14,8 @@ from huggingface_hub import constants, get_session
 from huggingface_hub import errors as hub_errors
 from safetensors import SafetensorError
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -29,6 +31,7 @@ from engine.device_memory import ran_out
 from engine.errors import ModelError, RecapError, UsageError
 from engine.families import Family, family_of
 from engine.files import user_path
+from engine.narrowing import holds, narrow_dtype, narrowed
 from engine.packages import ACCELERATE, is_quantised, require
 from engine.packing import fast_bfloat16, pack, worth_packing
 from engine.processors import load_processor
@@ -165,9 +168,10 @@ def _weights(
     vision, config = reader.family.vision, reader.config
     quantised = is_quantised(reader.name, config)
     demo = reader.name == DEMO_MODEL
+    computed = torch.float32 if demo and dtype == "auto" else dtype_named(dtype, config, place)
     options: dict[str, Any] = {
         "config": config,
-        "dtype": torch.float32 if demo and dtype == "auto" else dtype_named(dtype, config, place),
+        "dtype": computed,
         "attn_implementation": {"text_config": TREE_ATTENTION} if vision else TREE_ATTENTION,
         "trust_remote_code": False,
         "output_loading_info": True,
@@ -178,11 +182,26 @@ def _weights(
         options["device_map"] = device_map or {"": place}
     disable_progress_bar()  # of reading weights; a download's is the Hub's own and stays
     auto: Any = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-    model, loaded = auto.from_pretrained(reader.source, **options)
-    _check_complete(reader.name, loaded)
-    if device_map or quantised:
+
+    def load(kind: Any) -> Any:
+        model, loaded = kind.from_pretrained(reader.source, **options)
+        _check_complete(reader.name, loaded)
         return model.eval()
-    model = model.to(place).eval()
+
+    if device_map or quantised:
+        return load(auto)
+    narrow = narrow_dtype(_own_dtype(config), computed, place)
+    if narrow is None or spare:
+        model = load(auto)
+    else:
+        classes = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if vision else MODEL_FOR_CAUSAL_LM_MAPPING
+        model = load(narrowed(classes[type(config)], narrow))
+    if narrow and holds(reader.source, narrow):
+        pack(model, spare=spare, narrow=narrow)
+        return model
+    if narrow and not spare:
+        model = load(auto)
+    model = model.to(place)
     if worth_packing(model):
         pack(model, spare=spare)
     return model
@@ -274,11 +293,16 @@ def dtype_named(dtype: Dtype, config: Any, device: torch.device) -> torch.dtype:
     if dtype != "auto":
         chosen: torch.dtype = getattr(torch, dtype)
         return chosen
-    stored = config.dtype or config.get_text_config().dtype
-    own = stored if isinstance(stored, torch.dtype) else getattr(torch, stored or "float32")
+    own = _own_dtype(config)
     if device.type != "cpu" or own == torch.float32:
         return own
     return torch.bfloat16 if fast_bfloat16() else torch.float32
+
+
+def _own_dtype(config: Any) -> torch.dtype:
+    """The checkpoint's, as its config has it."""
+    stored = config.dtype or config.get_text_config().dtype
+    return stored if isinstance(stored, torch.dtype) else getattr(torch, stored or "float32")
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -8,6 +8,10 @@ third to a quarter (two cores of Zen 5). In float32 that depends on the CPU, and
 In bfloat16, on CPUs that have instructions for it but no AMX, the operator of `engine.kernels`
 multiplies by weights as they are, in two thirds of oneDNN's time (Zen 5, 16 rows).
 
+In float32, weights that a checkpoint holds in half precision stay in it (`engine.narrowing`), and
+the operator widens them as it reads them: the same products out of half the memory, in a third to
+two thirds of oneDNN's time (Zen 3, two cores, 1 to 16 rows).
+
 In bfloat16 products also come out the same, bit by bit, in a pass over one token and in one over up
 to `SAME_ROWS`: without that, answers depend on the tree. On some CPUs oneDNN sums a row that is
 alone in another way than rows together; it gets company there.
@@ -51,9 +55,7 @@ def worth_packing(model: Any) -> bool:
     """
     weights = model.get_input_embeddings().weight
     if (
-        weights.device.type != "cpu"
-        or platform.machine() not in ("x86_64", "AMD64")
-        or not torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        weights.device.type != "cpu" or not on_x86() or not torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     ):
         return False
     if weights.dtype == torch.float32:
@@ -89,6 +91,11 @@ def _seconds(products: Sequence[Callable[[Tensor], Tensor]], inputs: Sequence[Te
     return perf_counter() - started
 
 
+def on_x86() -> bool:
+    """Whether the CPU is of the kind that all of this was measured on."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
 def fast_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 matrices in hardware (AVX512-BF16 or AMX)."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -100,12 +107,15 @@ def keeps_bits(model: Any) -> bool:
     return model.dtype == torch.bfloat16 and isinstance(model.get_output_embeddings(), PackedLinear)
 
 
-def pack(model: Any, *, spare: bool = False) -> None:
+def pack(model: Any, *, spare: bool = False, narrow: torch.dtype | None = None) -> None:
     """Replace the linear layers of a model's language part and output head.
 
-    Layers that read the same, as `TOGETHER` names them, become one product. In oneDNN's layout the
-    weights of a head that is tied to embeddings take their memory twice; with `spare`, which
-    `engine.operators.unpacked` needs, all do.
+    Layers that read the same, as `TOGETHER` names them, become one product. In oneDNN's layout, and
+    narrowed, the weights of a head that is tied to embeddings take memory once more; with `spare`,
+    which `engine.operators.unpacked` needs, all do.
+
+    Args:
+        narrow: half precision that a float32 model's weights are kept in, and lose nothing by it.
     """
     names = {id(module): name for name, module in model.named_modules()}
     decoder, head = model.get_decoder(), model.get_output_embeddings()
@@ -115,10 +125,10 @@ def pack(model: Any, *, spare: bool = False) -> None:
         grouped = {id(layer) for group in groups for layer in group}
         groups += [[layer] for layer in children.values() if id(layer) not in grouped]
         for group in groups:
-            _replace(model, names, group, spare=spare)
+            _replace(model, names, group, spare=spare, narrow=narrow)
     if type(head) is nn.Linear:
         tied = head.weight is model.get_input_embeddings().weight
-        _replace(model, names, [head], spare=spare)
+        _replace(model, names, [head], spare=spare, narrow=narrow)
         model.get_output_embeddings().parameters_packed *= not tied
 
 
@@ -144,17 +154,23 @@ class PackedWeights:
     """The weights of some linear layers on the same input, in one matrix.
 
     Attributes:
+        narrow: half precision that they are in, to multiply floats by; None: they are as the
+            layers have them.
         key: by which `recap::packed_linear` knows them; None where they were not handed over.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """`layers`: all with a bias or all without."""
+    def __init__(self, layers: Sequence[nn.Linear], narrow: torch.dtype | None = None) -> None:
+        """`layers`: all with a bias or all without; `narrow`: as the attribute."""
         self.sizes = [layer.out_features for layer in layers]
         self._features = sum(self.sizes)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         assert len(biases) in (0, len(layers))
         self._bias = torch.cat(biases) if biases else None
         weights = [layer.weight.detach() for layer in layers]
+        if narrow:
+            weights = [weight.to(narrow) for weight in weights]
+        self.narrow = narrow
+        self._rows_dtype = torch.float32 if narrow else weights[0].dtype
         # Out of a file they come at any address.
         apart = len(weights) > 1 or weights[0].data_ptr() % ALIGNED
         self._whole = torch.cat(weights) if apart else weights[0]
@@ -164,12 +180,14 @@ class PackedWeights:
         self.key: int | None = None
 
     def lend(self, layers: Sequence[nn.Linear]) -> None:
-        """Let the layers that these weights are of have views of the matrix, instead of their own.
+        """Let the layers that these weights are of have views of the matrix, instead of their own,
+        unless theirs are wider.
 
         Embeddings that are tied to one have it, too.
         """
         for layer, part in zip(layers, torch.split(self._whole, self.sizes), strict=True):
-            layer.weight.data = part
+            if layer.weight.dtype == part.dtype:
+                layer.weight.data = part
 
     def product(self, rows: Tensor) -> Tensor:
         """[..., all features] of [..., in features]."""
@@ -182,14 +200,23 @@ class PackedWeights:
         return self._product(rows)
 
     def lay_out(self) -> None:
-        """Take oneDNN's layout, unless this was done or something else has the weights."""
-        if not self._laid_out and self.key is None:
-            dtype, features = self._whole.dtype, self._whole.shape[1]
-            self._whole = torch.ops.mkldnn._reorder_linear_weight(self._whole, SAME_ROWS // 2)
-            self._laid_out = True
-            self._lonely = dtype == torch.bfloat16 and self._differs_alone(features)
+        """Take oneDNN's layout, unless this was done or something else has the weights.
+
+        What is narrow becomes wide, and is as PyTorch keeps it: no trial told what is faster.
+        """
+        if self._laid_out or self.key is not None:
+            return
+        self._laid_out = True
+        if self._whole.dtype != self._rows_dtype:
+            self._whole = self._whole.to(self._rows_dtype)
+            return
+        features = self._whole.shape[1]
+        self._whole = torch.ops.mkldnn._reorder_linear_weight(self._whole, SAME_ROWS // 2)
+        self._lonely = self._rows_dtype == torch.bfloat16 and self._differs_alone(features)
 
     def _product(self, rows: Tensor) -> Tensor:
+        if not self._whole.is_mkldnn:
+            return nn.functional.linear(rows, self._whole, self._bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             rows, self._whole, self._bias, "none", [], ""
         )
@@ -213,7 +240,7 @@ class PackedWeights:
     def hand_over(self) -> None:
         """Let `recap::packed_linear` have the weights as long as these live."""
         if self.key is None:
-            if not kernels.multiplies(self._whole.dtype):
+            if not kernels.multiplies(self._rows_dtype, self._whole.dtype):
                 self.lay_out()
             self.key = next(_KEYS)
             torch.ops.recap.hold(self.key, self._whole, self._bias, self._lonely)
@@ -268,11 +295,16 @@ def _packed(model: Any) -> list["PackedLinear"]:
 
 
 def _replace(
-    model: Any, names: Mapping[int, str], layers: Sequence[nn.Linear], *, spare: bool
+    model: Any,
+    names: Mapping[int, str],
+    layers: Sequence[nn.Linear],
+    *,
+    spare: bool,
+    narrow: torch.dtype | None,
 ) -> None:
     """Put packed layers into the places of these."""
     if layers:
-        weights = PackedWeights(layers)
+        weights = PackedWeights(layers, narrow)
         weights.lend(layers)
         for i, layer in enumerate(layers):
             model.set_submodule(names[id(layer)], PackedLinear(layer, weights, i, spare=spare))

@@ -145,8 +145,10 @@ extern "C" C10_EXPORT void recap_release(int64_t key) { products::release(key); 
 
 extern "C" C10_EXPORT void recap_release_layer(int64_t key) { layers::release(key); }
 
-// Whether `linear` multiplies few rows of this model's numbers itself, by weights as they are.
-extern "C" C10_EXPORT bool recap_multiplies() { return products::kServed; }
+// Whether `linear` multiplies few rows in bfloat16 itself, and floats by weights in half precision.
+extern "C" C10_EXPORT bool recap_multiplies() { return products::kPairs; }
+
+extern "C" C10_EXPORT bool recap_widens() { return products::kWidens; }
 
 TORCH_LIBRARY_IMPL(recap, CompositeExplicitAutograd, library) {
   library.impl("hold", &products::hold);

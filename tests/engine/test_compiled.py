@@ -146,7 +146,7 @@ def test_compiled_passes_multiply_by_weights_as_they_are_where_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernels.load()
-    if not kernels.multiplies(torch.bfloat16):
+    if not kernels.multiplies(torch.bfloat16, torch.bfloat16):
         pytest.skip("oneDNN multiplies here")
     target = Target(packed_llama(0), FAMILIES["llama"])
     monkeypatch.setattr(PackedWeights, "lay_out", lambda _: pytest.fail("laid out for oneDNN"))

@@ -256,7 +256,7 @@ def test_a_layer_in_bfloat16_gives_each_row_the_same_bits_among_any_others(
         assert product.shape == (1, n, outputs)
         assert product.dtype == torch.bfloat16
         torch.testing.assert_close(product[0].double(), expected[:n], rtol=0.01, atol=0.01)
-    most = 64 if kernels.multiplies(torch.bfloat16) else SAME_ROWS
+    most = 64 if kernels.multiplies(torch.bfloat16, torch.bfloat16) else SAME_ROWS
     together = weights.product(rows[:most])
     for n in range(1, most):
         assert torch.equal(weights.product(rows[most - n : most]), together[most - n :])
@@ -271,6 +271,51 @@ def test_hardly_any_outputs_or_rows_are_multiplied_too(outputs: int, rows: int) 
     weights.hand_over()
     given = torch.randn(1, rows, 64).bfloat16()
     torch.testing.assert_close(weights.product(given), layer(given), rtol=0.01, atol=0.01)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("narrow", kernels.HALVES, ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [(3, 8), (4, 7), (19, 33), (65, 576), (127, 480), (83, 4000), (67, 18944)],
+)
+def test_floats_by_weights_in_half_precision_are_the_products_of_floats(
+    outputs: int,
+    inputs: int,
+    bias: bool,
+    threads: int,
+    narrow: torch.dtype,
+    in_threads: Callable[[int], None],
+) -> None:
+    in_threads(threads)
+    layer = in_half(outputs, inputs, bias).to(narrow).float()
+    weights = PackedWeights([layer], narrow)
+    weights.hand_over()
+    rows = torch.randn(130, inputs, generator=torch.Generator().manual_seed(1))
+    expected = nn.functional.linear(rows.double(), layer.weight.double())
+    if bias:
+        expected += layer.bias.double()
+    scale = float(expected.square().mean().sqrt())
+    for n in (1, 2, 3, 7, 9, 40, 96, 97, 130):
+        product = weights.product(rows[None, :n])
+        assert product.shape == (1, n, outputs)
+        assert product.dtype == torch.float32
+        torch.testing.assert_close(product[0].double(), expected[:n], rtol=0, atol=1e-5 * scale)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("outputs", "inputs"), [(19, 33), (960, 576), (83, 4000)])
+def test_such_a_product_has_the_same_bits_among_any_others(outputs: int, inputs: int) -> None:
+    if not kernels.load().recap_widens():
+        pytest.skip("not by these vectors")
+    weights = PackedWeights([in_half(outputs, inputs)], torch.bfloat16)
+    weights.hand_over()
+    rows = torch.randn(64, inputs, generator=torch.Generator().manual_seed(1))
+    together = weights.product(rows)
+    for n in range(1, 64):
+        assert torch.equal(weights.product(rows[64 - n :]), together[64 - n :])
 
 
 @in_bfloat16
@@ -372,7 +417,7 @@ def building(monkeypatch: pytest.MonkeyPatch, nothing_built: None) -> list[bytes
     def load(file: str) -> SimpleNamespace:
         if not Path(file).exists() or Path(file).read_bytes() != SOUND:
             raise OSError("cannot be loaded")
-        functions = ("recap_release", "recap_release_layer", "recap_multiplies")
+        functions = ("recap_release", "recap_release_layer", "recap_multiplies", "recap_widens")
         return SimpleNamespace(**{name: SimpleNamespace() for name in functions})
 
     monkeypatch.setattr(CppBuilder, "build", build)
