@@ -85,16 +85,18 @@ struct Pairs {
   static constexpr int64_t kFew = 64;              // more rows are the library's, which is as fast then
   static constexpr int64_t kNearBytes = 20 << 10;  // of rows
   static constexpr int kMostByFour = 6;            // rows of a tile by four outputs
-  static constexpr int64_t kWideFrom = 0;          // tiles of rows for which weights are widened first
+  static constexpr int64_t kNotedFrom = 0;         // tiles for which widened weights are noted
 
   static C10_ALWAYS_INLINE Sum zero() { return _mm512_setzero_ps(); }
   static C10_ALWAYS_INLINE Sum load(const float* from) { return _mm512_load_ps(from); }
   static C10_ALWAYS_INLINE void store(float* to, Sum sum) { _mm512_store_ps(to, sum); }
 
   // To sums of M rows by N outputs, a step.
-  template <int N, int M>
+  template <int N, int M, bool kNoted>
   static C10_ALWAYS_INLINE void add(const Weight* weights, int64_t between, const Row* rows,
-                                    int64_t apart, Sum (&sums)[M][N]) {
+                                    int64_t apart, Sum (&sums)[M][N], float* /*notes*/,
+                                    int64_t /*notes_apart*/) {
+    static_assert(!kNoted);
     __m512i some[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) some[j] = _mm512_loadu_si512(weights + j * between);
@@ -166,18 +168,24 @@ struct Widened {
   static constexpr int64_t kFew = 96;
   static constexpr int64_t kNearBytes = 40 << 10;  // of the second cache
   static constexpr int kMostByFour = kLanes == 16 ? 6 : 3;
-  static constexpr int64_t kWideFrom = 3;
+  static constexpr int64_t kNotedFrom = 3;
 
   static C10_ALWAYS_INLINE Sum zero() { return zeros(); }
   static C10_ALWAYS_INLINE Sum load(const float* from) { return products::load(from); }
   static C10_ALWAYS_INLINE void store(float* to, Sum sum) { products::store(to, sum); }
 
-  template <int N, int M, typename From>
+  // Widened weights may be noted, for the tiles that follow.
+  template <int N, int M, bool kNoted, typename From>
   static C10_ALWAYS_INLINE void add(const From* weights, int64_t between, const Row* rows,
-                                    int64_t apart, Sum (&sums)[M][N]) {
+                                    int64_t apart, Sum (&sums)[M][N], float* notes,
+                                    int64_t notes_apart) {
 #pragma GCC unroll 4
     for (int64_t k = 0; k < kStep; k += kLanes) {
-      const auto weight = [&](int j) { return kept(wide(weights + j * between + k)); };
+      const auto weight = [&](int j) {
+        const Floats widened = kept(wide(weights + j * between + k));
+        if constexpr (kNoted) products::store(notes + j * notes_apart + k, widened);
+        return widened;
+      };
       const auto row = [&](int m) { return kept(products::load(rows + m * apart + k)); };
       if constexpr (M <= N) {
         Floats some[M];
@@ -201,14 +209,6 @@ struct Widened {
         }
       }
     }
-  }
-
-  // Numbers as floats, and zeros up to a whole number of steps.
-  static void widen(const W* from, int64_t count, float* to) {
-    int64_t k = 0;
-    for (; k + kLanes <= count; k += kLanes) store(to + k, wide(from + k));
-    const int64_t end = at::divup(count, kStep) * kStep;
-    for (; k < end; ++k) to[k] = k < count ? static_cast<float>(from[k]) : 0.f;
   }
 };
 

@@ -57,47 +57,70 @@ struct Aligned {  // to lines of a cache
 };
 
 template <typename K>
-struct Piece {  // of all inputs
-  using Number = typename K::Weight;
+constexpr int64_t whole_steps(int64_t width) {
+  return at::divup(width, K::kStep) * K::kStep;
+}
 
-  const Number* weights;         // of the first of some outputs
-  const Number* asked;           // those that are asked for meanwhile
-  int64_t inputs;                // between the weights of neighbouring outputs
-  const typename K::Row* rows;   // filled up with zeros
-  int64_t apart;                 // between neighbouring rows
-  int64_t width;                 // inputs of this piece
-  float* aside;                  // sums, [rows][outputs][lanes]
+template <typename K>
+struct Piece {  // of all inputs
+  using Weight = typename K::Weight;
+
+  const Weight* weights;        // of the first of some outputs
+  const Weight* asked;          // those that are asked for meanwhile
+  int64_t inputs;               // between the weights of neighbouring outputs
+  const typename K::Row* rows;  // filled up with zeros
+  int64_t apart;                // between neighbouring rows
+  int64_t width;                // inputs of this piece
+  float* aside;                 // sums, [rows][outputs][lanes]
+  float* totals;
+  float* notes;                 // room for widened weights, [outputs][width in whole steps]
   bool first, last;
-  bool in_order;                 // whether lines are asked for as they lie, whatever outputs they are of
+  bool in_order;                // whether lines are asked for as they lie, whatever outputs they are of
 };
 
-// Sums of M rows by N outputs, with weights that are `between` apart. Of what is asked for meanwhile,
-// the outputs from `from` to `to`.
-template <typename K, int N, int M, typename From>
-C10_ALWAYS_INLINE void tile(const Piece<K>& piece, const From* weights, int64_t between,
-                            const typename K::Row* rows, float* aside, float* totals, int from,
-                            int to) {
+template <typename K, int N, int P>
+struct Tile {  // some rows of a piece
+  const typename K::Row* rows;
+  float* aside;
+  float* totals;
+  const typename K::Weight* asked[P];
+
+  // The part-th of some, with so many rows before it. Together they ask for the weights of N outputs;
+  // those that have none to ask for ask for what is there.
+  Tile(const Piece<K>& piece, int64_t part, int64_t parts, int64_t done)
+      : rows(piece.rows + done * piece.apart),
+        aside(piece.aside + done * N * K::kLanes),
+        totals(piece.totals + done * kTogether) {
+    const int64_t from = N * part / parts, to = N * (part + 1) / parts;
+    for (int64_t i = 0; i < P; ++i) {
+      const int64_t between = piece.in_order ? K::kStep : piece.inputs;
+      asked[i] = from + i < to ? piece.asked + (from + i) * between : piece.weights;
+    }
+  }
+};
+
+// Sums of M rows by N outputs, with weights that are `between` apart.
+template <typename K, int N, int M, int P, bool kNoted, typename From>
+C10_ALWAYS_INLINE void multiply_tile(const Piece<K>& piece, const Tile<K, N, P>& tile,
+                                     const From* weights, int64_t between) {
   typename K::Sum sums[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) sums[m][j] = K::zero();
-  }
-  if (!piece.first) {
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-      for (int j = 0; j < N; ++j) sums[m][j] = K::load(aside + (m * N + j) * K::kLanes);
+    for (int j = 0; j < N; ++j) {
+      sums[m][j] = piece.first ? K::zero() : K::load(tile.aside + (m * N + j) * K::kLanes);
     }
   }
+  const int64_t stride = piece.in_order ? N : 1, whole = whole_steps<K>(piece.width);
+  const auto add = [&](int64_t k, const From* some, int64_t apart) {
+    K::template add<N, M, kNoted>(some, apart, tile.rows + k, piece.apart, sums, piece.notes + k,
+                                  whole);
+  };
   int64_t k = 0;
   for (; k + K::kStep <= piece.width; k += K::kStep) {
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) {
-      const int64_t at = piece.in_order ? k * N + j * K::kStep : j * piece.inputs + k;
-      if (j >= from && j < to) __builtin_prefetch(piece.asked + at, 0, 0);
-    }
-    K::template add<N, M>(weights + k, between, rows + k, piece.apart, sums);
+    for (int i = 0; i < P; ++i) __builtin_prefetch(tile.asked[i] + k * stride, 0, 0);
+    add(k, weights + k, between);
   }
   if (k < piece.width) {  // what is left, filled up with zeros
     alignas(64) From rest[N][K::kStep] = {};
@@ -105,15 +128,15 @@ C10_ALWAYS_INLINE void tile(const Piece<K>& piece, const From* weights, int64_t 
     for (int j = 0; j < N; ++j) {
       std::memcpy(rest[j], weights + j * between + k, (piece.width - k) * sizeof(From));
     }
-    K::template add<N, M>(rest[0], K::kStep, rows + k, piece.apart, sums);
+    add(k, rest[0], K::kStep);
   }
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
     if (piece.last) {
-      total<N>(sums[m], totals + m * kTogether);
+      total<N>(sums[m], tile.totals + m * kTogether);
     } else {
 #pragma GCC unroll 4
-      for (int j = 0; j < N; ++j) K::store(aside + (m * N + j) * K::kLanes, sums[m][j]);
+      for (int j = 0; j < N; ++j) K::store(tile.aside + (m * N + j) * K::kLanes, sums[m][j]);
     }
   }
 }
@@ -128,43 +151,52 @@ constexpr int kLeastRows = N == 4 ? K::kMostByFour / 2 + 1 : 1;
 template <typename K, int N>
 constexpr int kMostRows = N == 4 ? K::kMostByFour : 4;
 
-template <typename K, int N, typename From, int M = kMostRows<K, N>>
-C10_ALWAYS_INLINE void tile_of(int64_t count, const Piece<K>& piece, const From* weights,
-                               int64_t between, const typename K::Row* rows, float* aside,
-                               float* totals, int from, int to) {
+template <bool kNoted, typename K, int N, int P, typename From, int M = kMostRows<K, N>>
+C10_ALWAYS_INLINE void multiply_rows(int64_t count, const Piece<K>& piece, const Tile<K, N, P>& tile,
+                                     const From* weights, int64_t between) {
   if constexpr (M > kLeastRows<K, N>) {
     if (count < M) {
-      return tile_of<K, N, From, M - 1>(count, piece, weights, between, rows, aside, totals, from, to);
+      return multiply_rows<kNoted, K, N, P, From, M - 1>(count, piece, tile, weights, between);
     }
   }
-  tile<K, N, M>(piece, weights, between, rows, aside, totals, from, to);
+  multiply_tile<K, N, M, P, kNoted>(piece, tile, weights, between);
 }
 
-// Sums of any number of rows by N outputs.
+// Sums of any number of rows by N outputs, in so many tiles, each of which asks for P lines at a time.
+// Where they are many, the first of them widens weights for all.
+template <typename K, int N, int P>
+void multiply_in(int64_t parts, const Piece<K>& piece, int64_t count) {
+  int64_t done = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t some = at::divup(count - done, parts - part);
+    const Tile<K, N, P> tile(piece, part, parts, done);
+    done += some;
+    if constexpr (K::kNotedFrom > 0) {
+      if (parts >= K::kNotedFrom) {
+        if (part == 0) {
+          multiply_rows<true>(some, piece, tile, piece.weights, piece.inputs);
+        } else {
+          multiply_rows<false>(some, piece, tile, const_cast<const float*>(piece.notes),
+                               whole_steps<K>(piece.width));
+        }
+        continue;
+      }
+    }
+    multiply_rows<false>(some, piece, tile, piece.weights, piece.inputs);
+  }
+}
+
 template <typename K, int N>
-void tiles(const Piece<K>& piece, int64_t count, float* room, float* totals) {
+void multiply_piece(const Piece<K>& piece, int64_t count) {
   constexpr int64_t kMost = kMostRows<K, N>;
   const int64_t parts = std::max(at::divup(count, kMost), count > kAlone ? int64_t{2} : int64_t{1});
-  const auto run = [&](const auto* weights, int64_t between) {
-    int64_t done = 0;
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t some = at::divup(count - done, parts - part);
-      tile_of<K, N>(some, piece, weights, between, piece.rows + done * piece.apart,
-                    piece.aside + done * N * K::kLanes, totals + done * kTogether,
-                    static_cast<int>(N * part / parts), static_cast<int>(N * (part + 1) / parts));
-      done += some;
-    }
-  };
-  if constexpr (K::kWideFrom > 0) {
-    if (parts >= K::kWideFrom) {  // widened once for all tiles
-      const int64_t width = at::divup(piece.width, K::kStep) * K::kStep;
-      for (int j = 0; j < N; ++j) {
-        K::widen(piece.weights + j * piece.inputs, piece.width, room + j * width);
-      }
-      return run(static_cast<const float*>(room), width);
-    }
+  if (parts >= N) {
+    multiply_in<K, N, 1>(parts, piece, count);
+  } else if (parts >= 2) {
+    multiply_in<K, N, 2>(parts, piece, count);
+  } else {
+    multiply_in<K, N, N>(parts, piece, count);
   }
-  run(piece.weights, piece.inputs);
 }
 
 template <typename K>
@@ -180,7 +212,7 @@ struct Shape {
     turn = at::divup(rows, at::divup(rows, kRowsNear));
     const int64_t bytes = turn * int64_t{sizeof(typename K::Row)};
     const int64_t most = std::max(K::kNearBytes / bytes, K::kStep);
-    width = at::divup(at::divup(inputs, at::divup(inputs, most)), K::kStep) * K::kStep;
+    width = whole_steps<K>(at::divup(inputs, at::divup(inputs, most)));
     pieces = at::divup(inputs, width);
     apart = width + K::kStep;
     if ((apart & (apart - 1)) == 0) apart += K::kStep;
@@ -232,7 +264,7 @@ void multiply(const typename K::Row* given, const typename K::Weight* weights,
   const auto pieces = in_pieces<K>(given, of);
   const Aligned<float> aside(of.pieces > 1 ? of.rows * (kTogether + N) * K::kLanes : 0);
   const Aligned<float> totals(of.rows * kTogether);
-  const Aligned<float> room(K::kWideFrom > 0 ? N * of.width : 0);
+  const Aligned<float> notes(K::kNotedFrom > 0 ? N * of.width : 0);
   const int64_t bytes = N * of.width * int64_t{sizeof(typename K::Weight)};
   const int64_t ahead = at::divup(kAhead, bytes) * N;
   const int64_t groups = at::divup(end - begin, kTogether);
@@ -257,8 +289,9 @@ void multiply(const typename K::Row* given, const typename K::Weight* weights,
                                pieces.data + (at * of.rows + row) * of.apart, of.apart,
                                std::min(of.width, of.inputs - k),
                                aside.data + (row * (kTogether + N) + place * count) * K::kLanes,
-                               at == 0, complete, of.pieces == 1 && count <= kAlone};
-          tiles<K, N>(piece, count, room.data, totals.data + row * kTogether + from - first);
+                               totals.data + row * kTogether + from - first, notes.data, at == 0,
+                               complete, of.pieces == 1 && count <= kAlone};
+          multiply_piece<K, N>(piece, count);
         }
       }
     }
