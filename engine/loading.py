@@ -33,7 +33,7 @@ from engine.families import Family, family_of
 from engine.files import user_path
 from engine.narrowing import holds, narrow_dtype, narrowed
 from engine.packages import ACCELERATE, is_quantised, require
-from engine.packing import fast_bfloat16, pack, worth_packing
+from engine.packing import fast_bfloat16, pack, worth_laying_out, worth_packing
 from engine.processors import load_processor
 from engine.prompts import PromptEncoder
 
@@ -190,7 +190,7 @@ def _weights(
 
     if device_map or quantised:
         return load(auto)
-    narrow = narrow_dtype(_own_dtype(config), computed, place)
+    narrow = narrow_dtype(own_dtype(config), computed, place)
     if narrow is None or spare:
         model = load(auto)
     else:
@@ -203,7 +203,7 @@ def _weights(
         model = load(auto)
     model = model.to(place)
     if worth_packing(model):
-        pack(model, spare=spare)
+        pack(model, spare=spare, lay_out=worth_laying_out(model))
     return model
 
 
@@ -293,13 +293,13 @@ def dtype_named(dtype: Dtype, config: Any, device: torch.device) -> torch.dtype:
     if dtype != "auto":
         chosen: torch.dtype = getattr(torch, dtype)
         return chosen
-    own = _own_dtype(config)
+    own = own_dtype(config)
     if device.type != "cpu" or own == torch.float32:
         return own
     return torch.bfloat16 if fast_bfloat16() else torch.float32
 
 
-def _own_dtype(config: Any) -> torch.dtype:
+def own_dtype(config: Any) -> torch.dtype:
     """The checkpoint's, as its config has it."""
     stored = config.dtype or config.get_text_config().dtype
     return stored if isinstance(stored, torch.dtype) else getattr(torch, stored or "float32")

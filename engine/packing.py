@@ -18,7 +18,7 @@ alone in another way than rows together; it gets company there.
 """
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -51,7 +51,7 @@ TRIED_ROWS, TRIED_ROUNDS = (1, 8), 5
 def worth_packing(model: Any) -> bool:
     """Whether this model is on an x86 CPU, and packed it is faster there.
 
-    So it is in bfloat16 where the CPU multiplies that in hardware; in float32 a trial tells.
+    So it is in bfloat16 if the CPU multiplies that in hardware, in float32 unless it is tiny.
     """
     weights = model.get_input_embeddings().weight
     if (
@@ -59,21 +59,19 @@ def worth_packing(model: Any) -> bool:
     ):
         return False
     if weights.dtype == torch.float32:
-        return _faster_packed(model)
+        return sum(layer.weight.nbytes for layer in _first_linears(model)) >= TRIED_LEAST
     return weights.dtype == torch.bfloat16 and fast_bfloat16()
 
 
 @torch.inference_mode()
-def _faster_packed(model: Any) -> bool:
-    """Whether products of few rows with this model's first weights take less time packed."""
-    layers: list[nn.Linear] = []
-    size = 0
-    for layer in model.get_decoder().modules():
-        if type(layer) is nn.Linear and size < TRIED_BYTES:
-            layers.append(layer)
-            size += layer.weight.nbytes
-    if size < TRIED_LEAST:
-        return False
+def worth_laying_out(model: Any) -> bool:
+    """Whether products of few rows by this model's first weights are faster in oneDNN's layout.
+
+    In bfloat16, where it is worth packing, they are.
+    """
+    if model.dtype == torch.bfloat16:
+        return True
+    layers = _first_linears(model)
     packed = [PackedWeights([layer]).product for layer in layers]
     for rows in TRIED_ROWS:
         inputs = [torch.ones(rows, layer.in_features) for layer in layers]
@@ -82,6 +80,17 @@ def _faster_packed(model: Any) -> bool:
         if better > as_they_are:
             return False
     return True
+
+
+def _first_linears(model: Any) -> list[nn.Linear]:
+    """Linear layers of the language part, as many as a trial takes."""
+    layers: list[nn.Linear] = []
+    size = 0
+    for layer in model.get_decoder().modules():
+        if type(layer) is nn.Linear and size < TRIED_BYTES:
+            layers.append(layer)
+            size += layer.weight.nbytes
+    return layers
 
 
 def _seconds(products: Sequence[Callable[[Tensor], Tensor]], inputs: Sequence[Tensor]) -> float:
@@ -107,7 +116,13 @@ def keeps_bits(model: Any) -> bool:
     return model.dtype == torch.bfloat16 and isinstance(model.get_output_embeddings(), PackedLinear)
 
 
-def pack(model: Any, *, spare: bool = False, narrow: torch.dtype | None = None) -> None:
+def pack(
+    model: Any,
+    *,
+    spare: bool = False,
+    narrow: torch.dtype | None = None,
+    lay_out: bool = True,
+) -> None:
     """Replace the linear layers of a model's language part and output head.
 
     Layers that read the same, as `TOGETHER` names them, become one product. In oneDNN's layout, and
@@ -116,8 +131,18 @@ def pack(model: Any, *, spare: bool = False, narrow: torch.dtype | None = None) 
 
     Args:
         narrow: half precision that a float32 model's weights are kept in, and lose nothing by it.
+        lay_out: whether oneDNN may have them in its layout.
     """
     names = {id(module): name for name, module in model.named_modules()}
+
+    def replace(layers: Sequence[nn.Linear]) -> None:
+        if layers:
+            weights = PackedWeights(layers, narrow, lay_out=lay_out)
+            weights.lend(layers)
+            for i, layer in enumerate(layers):
+                packed = PackedLinear(layer, weights, i, spare=spare)
+                model.set_submodule(names[id(layer)], packed)
+
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     for block in decoder.modules():
         children = {name: it for name, it in block.named_children() if type(it) is nn.Linear}
@@ -125,10 +150,10 @@ def pack(model: Any, *, spare: bool = False, narrow: torch.dtype | None = None) 
         grouped = {id(layer) for group in groups for layer in group}
         groups += [[layer] for layer in children.values() if id(layer) not in grouped]
         for group in groups:
-            _replace(model, names, group, spare=spare, narrow=narrow)
+            replace(group)
     if type(head) is nn.Linear:
         tied = head.weight is model.get_input_embeddings().weight
-        _replace(model, names, [head], spare=spare, narrow=narrow)
+        replace([head])
         model.get_output_embeddings().parameters_packed *= not tied
 
 
@@ -159,8 +184,15 @@ class PackedWeights:
         key: by which `recap::packed_linear` knows them; None where they were not handed over.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], narrow: torch.dtype | None = None) -> None:
-        """`layers`: all with a bias or all without; `narrow`: as the attribute."""
+    def __init__(
+        self,
+        layers: Sequence[nn.Linear],
+        narrow: torch.dtype | None = None,
+        *,
+        lay_out: bool = True,
+    ) -> None:
+        """`layers`: all with a bias or all without; `narrow`: as the attribute; `lay_out`: whether
+        oneDNN may have the weights in its layout."""
         self.sizes = [layer.out_features for layer in layers]
         self._features = sum(self.sizes)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
@@ -174,7 +206,8 @@ class PackedWeights:
         # Out of a file they come at any address.
         apart = len(weights) > 1 or weights[0].data_ptr() % ALIGNED
         self._whole = torch.cat(weights) if apart else weights[0]
-        self._laid_out = self._lonely = False
+        self._to_lay_out = lay_out
+        self._lonely = False
         self._rows: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
         self.key: int | None = None
@@ -204,12 +237,14 @@ class PackedWeights:
 
         What is narrow becomes wide, and is as PyTorch keeps it: no trial told what is faster.
         """
-        if self._laid_out or self.key is not None:
+        if self.key is not None:
             return
-        self._laid_out = True
         if self._whole.dtype != self._rows_dtype:
             self._whole = self._whole.to(self._rows_dtype)
+            self._to_lay_out = False
+        if not self._to_lay_out:
             return
+        self._to_lay_out = False
         features = self._whole.shape[1]
         self._whole = torch.ops.mkldnn._reorder_linear_weight(self._whole, SAME_ROWS // 2)
         self._lonely = self._rows_dtype == torch.bfloat16 and self._differs_alone(features)
@@ -292,22 +327,6 @@ class PackedLinear(nn.Module):
 
 def _packed(model: Any) -> list["PackedLinear"]:
     return [module for module in model.modules() if isinstance(module, PackedLinear)]
-
-
-def _replace(
-    model: Any,
-    names: Mapping[int, str],
-    layers: Sequence[nn.Linear],
-    *,
-    spare: bool,
-    narrow: torch.dtype | None,
-) -> None:
-    """Put packed layers into the places of these."""
-    if layers:
-        weights = PackedWeights(layers, narrow)
-        weights.lend(layers)
-        for i, layer in enumerate(layers):
-            model.set_submodule(names[id(layer)], PackedLinear(layer, weights, i, spare=spare))
 
 
 class SharedProducts(CustomGraphPass):

@@ -11,8 +11,17 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from engine.attention import NAME as TREE_ATTENTION
 from engine.errors import UsageError
 from engine.families import Family, family_of
-from engine.loading import Device, Dtype, device_named, dtype_named, explained, load_config
-from engine.packing import pack, worth_packing
+from engine.loading import (
+    Device,
+    Dtype,
+    device_named,
+    dtype_named,
+    explained,
+    load_config,
+    own_dtype,
+)
+from engine.narrowing import narrow_dtype
+from engine.packing import pack, worth_laying_out, worth_packing
 
 
 def random_model(name: str, device: Device = "auto", dtype: Dtype = "auto") -> tuple[Any, Family]:
@@ -40,6 +49,9 @@ def random_model(name: str, device: Device = "auto", dtype: Dtype = "auto") -> t
             else TREE_ATTENTION,
             trust_remote_code=False,
         )
-    if worth_packing(model):
-        pack(model)
+    narrow = narrow_dtype(own_dtype(config), model.dtype, place)
+    if narrow:  # at the price of what a checkpoint's weights do not lose
+        pack(model, narrow=narrow)
+    elif worth_packing(model):
+        pack(model, lay_out=worth_laying_out(model))
     return model.eval(), family

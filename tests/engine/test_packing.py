@@ -31,7 +31,7 @@ from engine.session import Request, Session, SessionOptions
 from engine.target import Target
 from engine.tree import DraftTree
 from tests.engine.test_target import check_sabotaged, path_to, tree_of
-from tests.zoo import ANSWER, Zoo, conversations
+from tests.zoo import ANSWER, Zoo, answers, conversations, session
 
 in_bfloat16 = pytest.mark.skipif(not fast_bfloat16(), reason="this CPU computes in float32")
 DTYPES = pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_small_model_is_not_worth_a_trial(zoo: Zoo) -> None:
 
 
 @pytest.mark.parametrize("slow", [nn.Linear, PackedWeights])
-def test_in_float32_a_trial_tells_whether_to_pack(
+def test_in_float32_a_trial_tells_whether_weights_are_laid_out(
     zoo: Zoo, slow: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -143,10 +143,23 @@ def test_in_float32_a_trial_tells_whether_to_pack(
 
     name = "forward" if slow is nn.Linear else "product"
     product = getattr(slow, name)
-    monkeypatch.setattr(slow, name, slowly)
-    monkeypatch.setattr(packing, "perf_counter", lambda: now)
-    monkeypatch.setattr(packing, "TRIED_LEAST", 0)
-    assert is_packed(zoo.load("llama").model) == (slow is nn.Linear)
+    with monkeypatch.context() as patch:
+        patch.setattr(slow, name, slowly)
+        patch.setattr(packing, "perf_counter", lambda: now)
+        patch.setattr(packing, "TRIED_LEAST", 0)
+        loaded = zoo.load("llama")
+    assert is_packed(loaded.model)
+    laid_out: list[torch.Tensor] = []
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+
+    def noted(weight: torch.Tensor, rows: int) -> torch.Tensor:
+        laid_out.append(weight)
+        return reorder(weight, rows)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", noted)
+    expected = zoo.answers("llama", torch.float32, None)
+    assert answers(session(loaded), vision=False) == expected
+    assert bool(laid_out) == (slow is nn.Linear)
 
 
 def test_in_float32_many_nodes_are_as_good_as_few(zoo: Zoo) -> None:
