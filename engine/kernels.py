@@ -4,10 +4,12 @@
   PyTorch's (Zen 5, bfloat16), with the same bits for a query whatever is beside it.
 - `recap::decode` is a whole decoder layer of the usual kind, without Python, in which thirty
   operators of microseconds each are one.
+- `recap::states` makes of hidden states what `engine.states` says.
 - `recap::top` finds the k most probable tokens of rows of logits.
-- `recap::packed_linear` multiplies up to 64 rows in bfloat16 by weights as PyTorch keeps them, on
-  x86 CPUs with instructions for that, in two thirds of oneDNN's time (Zen 5, 16 rows of 576),
-  and a row's product is the same bits whatever is beside it.
+- `recap::packed_linear` multiplies few rows by weights as PyTorch keeps them, and a row's product
+  is the same bits whatever is beside it: in bfloat16 on x86 CPUs with instructions for that, in two
+  thirds of oneDNN's time (Zen 5, 16 rows of 576); floats by weights in half precision on all that
+  have AVX2, for `engine.narrowing`.
 - `recap::write`, and `recap::packed_linear` with oneDNN's layout, do what `engine.kv_cache` and
   `engine.packing` say, without Python: there are five such calls a layer, of microseconds each.
 

@@ -81,7 +81,7 @@ def in_one_transfer(
         choices[:, 0].tolist(),
         top.astype(np.int64),
         np.ascontiguousarray(chances).view(np.float32),
-        np.ascontiguousarray(state[0]).view(np.uint64) if state else None,
+        state[0].copy().view(np.uint64) if state else None,  # of one row, it is not aligned
     )
 
 

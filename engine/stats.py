@@ -16,9 +16,9 @@ SOURCES = (
     *("earlier-3", "earlier-2"),
 )
 """Where a drafted token came from. RECAP: a three- or two-token key of this request, a one-token
-key, a repeated suffix, or a three- or two-token key of earlier requests. Its rivals: copied from
-this request's text, or from that of earlier ones, or the target's recycled predictions after the
-token before."""
+key or a similar state, a repeated suffix, or a three- or two-token key of earlier requests. Its
+rivals: copied from this request's text, or from that of earlier ones, or the target's recycled
+predictions after the token before."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from engine.passes import (
 )
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
-from engine.states import BITS, states_of
+from engine.states import states_of
 from engine.tree import DraftTree
 
 WARM_UP_TOKENS, WARM_UP_NODES = 100, 7
@@ -157,7 +157,7 @@ class Target:
     def prompt_states(self) -> NDArray[np.uint64]:
         """[m, WORDS] states (`engine.states`) at all positions of what was prefilled last."""
         assert self._prompt_hidden is not None, "prefill first"
-        return states_of(self._prompt_hidden[0, :, :BITS].cpu())
+        return states_of(self._prompt_hidden[0])
 
     def forget_prompt(self) -> None:
         """Give back the prompt's hidden states; `prompt_logits` cannot be called after this."""

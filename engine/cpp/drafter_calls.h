@@ -99,11 +99,12 @@ std::vector<char> saved(Drafter& drafter) {
     keys.put(row, std::size(row));
   });
   for (States* states : {&memory.seen, &memory.prompted}) {
+    keys.put(states->request);
     keys.put(states->tokens());
     states->each(
-        [&](Key token, int64_t count) {
-          keys.put(static_cast<int64_t>(token));
-          keys.put(count);
+        [&](Key token, int64_t request, int64_t count) {
+          const int64_t row[] = {static_cast<int64_t>(token), request, count};
+          keys.put(row, std::size(row));
         },
         [&](const Seen& seen) {
           keys.put(&seen.before);
@@ -170,8 +171,10 @@ void restore(Drafter& drafter, Reader reader) {
     memory.absorb(key, kept(entry), static_cast<uint32_t>(entry[3]));
   }
   for (States* states : {&memory.seen, &memory.prompted}) {
+    const int64_t request = reader.number();
     for (int64_t left = reader.number(); left > 0; --left) {
       const Key token = reader.number() & kThree;
+      states->request = reader.number();
       for (int64_t count = reader.number(); count > 0; --count) {
         Seen seen;
         reader.get(&seen.before);
@@ -180,6 +183,7 @@ void restore(Drafter& drafter, Reader reader) {
         memory.see(*states, token, seen);
       }
     }
+    states->request = request;
   }
   for (const RowId held : rows) memory.rows.release(held);
   Budget budget;

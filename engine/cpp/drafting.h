@@ -25,15 +25,16 @@ namespace {
 
 constexpr int kStations = 65;  // steps of a claimed probability, and its end
 constexpr int kTrusts = 65;    // lengths of a match
-constexpr int kWindow = 25;    // bits by which states may differ more than the most similar one
+constexpr int kNearness = 25;  // steps of it, a bit each, and none
 
 // Python's, in the order of `_Settings`.
 struct Settings {
   int64_t k, nodes, adaptive, max_depth;
   double min_probability;
   double one, two, three, states;  // specificity of keys, and of states
-  double nearness[kWindow];        // of states, by bits
+  double nearness[kNearness];      // of states, by bits more than the most similar one differs by
   int64_t nearest;                 // predictions that are recalled for their states, at most
+  int64_t most_seen, all_seen;     // predictions of a token, and of all
   double read;                     // how probable what follows in the prompt was
   int64_t by_confidence, suffix, suffix_min_match, persistence, phrases, most_phrases;
   int64_t width;                                             // of rows, at most
@@ -117,7 +118,7 @@ class Drafter {
           const Table& phrases, double* claimed, double* came)
       : settings_(settings),
         placeholders_(placeholders, placeholders + count),
-        memory_(std::make_unique<Memory>(settings.width, tokens, phrases, settings.most_phrases)),
+        memory_(made(tokens, phrases)),
         calibration_(claimed, came, settings_) {}
 
   Drafter(const Drafter&) = delete;  // its parts refer to each other
@@ -134,9 +135,9 @@ class Drafter {
     if (!settings_.persistence) {
       const Table none{};
       chosen_from_ = kNoRow;
-      memory_ = std::make_unique<Memory>(settings_.width, none, none, settings_.most_phrases);
+      memory_ = made(none, none);
     }
-    memory_->forget_request();
+    memory_->begin_request();
   }
 
   void resume() {
@@ -264,6 +265,11 @@ class Drafter {
   }
 
  private:
+  std::unique_ptr<Memory> made(const Table& tokens, const Table& phrases) const {
+    return std::make_unique<Memory>(settings_.width, tokens, phrases, settings_.most_phrases,
+                                    settings_.most_seen, settings_.all_seen);
+  }
+
   static constexpr double kNothing = std::numeric_limits<double>::infinity();
 
   // Minus the probability of a path, its last node but one, and the rank of the last one there.
@@ -430,9 +436,11 @@ class Drafter {
     };
     memory_->seen.behind(node.context & kOne, look);
     memory_->prompted.behind(node.context & kOne, look);
-    const auto far = [&](const auto& each) { return each.first - least >= kWindow; };
+    const auto far = [&](const auto& each) { return each.first - least >= kNearness; };
     similar_.erase(std::remove_if(similar_.begin(), similar_.end(), far), similar_.end());
     if (static_cast<int64_t>(similar_.size()) > settings_.nearest) {
+      const auto nearer = [](const auto& a, const auto& b) { return a.first < b.first; };
+      std::stable_sort(similar_.begin(), similar_.end(), nearer);
       similar_.resize(settings_.nearest);
     }
     double total = 0;

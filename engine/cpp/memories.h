@@ -272,20 +272,50 @@ struct Seen {
 // Under each token the newest predictions behind it, as `engine.memory.states.StateMemory`.
 class States {
  public:
+  int64_t request = 0;  // that is being answered
+
+  explicit States(int64_t most) : most_(most) {}
+
+  // Another request; as `begin` there. Each row that goes is handed over.
+  template <typename LetGo>
+  void begin(int64_t limit, LetGo&& let_go) {
+    ++request;
+    if (count_ <= limit) return;
+    std::vector<std::pair<int64_t, Key>> order;
+    places_.each([&](Key token, int32_t place) {
+      order.emplace_back(rings_[place - 1].request, token);
+    });
+    std::sort(order.begin(), order.end());
+    for (const auto& [last, token] : order) {
+      if (count_ <= limit - limit / 8) break;
+      const int32_t place = *places_.find(token);
+      const Ring ring = std::exchange(rings_[place - 1], {});
+      for (const Seen& seen : ring.seen) let_go(seen.row);
+      count_ -= static_cast<int64_t>(ring.seen.size());
+      places_.erase(token);
+      free_.push_back(place);
+    }
+  }
+
   // Stores one more; gives the row of the one whose place it takes, or none.
   RowId store(Key token, const Seen& seen) {
     int32_t& place = places_.at(token);
-    if (place == 0) {
+    if (place == 0 && !free_.empty()) {
+      place = free_.back();
+      free_.pop_back();
+    } else if (place == 0) {
       rings_.emplace_back();
       place = static_cast<int32_t>(rings_.size());
     }
     Ring& ring = rings_[place - 1];
-    if (ring.seen.size() < kMost) {
+    ring.request = request;
+    if (static_cast<int64_t>(ring.seen.size()) < most_) {
       ring.seen.push_back(seen);
+      ++count_;
       return kNoRow;
     }
     const RowId before = std::exchange(ring.seen[ring.oldest], seen).row;
-    ring.oldest = (ring.oldest + 1) % kMost;
+    ring.oldest = (ring.oldest + 1) % ring.seen.size();
     return before;
   }
 
@@ -298,23 +328,22 @@ class States {
 
   int64_t tokens() const { return places_.size(); }
 
-  // Of each token, how many and then these, the oldest first.
+  // Of each token, when it was stored last, how many there are, and then these, the oldest first.
   template <typename Start, typename Visit>
   void each(Start&& start, Visit&& visit) {
     places_.each([&](Key token, int32_t place) {
       const Ring& ring = rings_[place - 1];
       const size_t count = ring.seen.size();
-      start(token, static_cast<int64_t>(count));
+      start(token, ring.request, static_cast<int64_t>(count));
       for (size_t i = 0; i < count; ++i) visit(ring.seen[(ring.oldest + i) % count]);
     });
   }
 
  private:
-  static constexpr size_t kMost = 64;
-
   struct Ring {
     std::vector<Seen> seen;
     size_t oldest = 0;
+    int64_t request = 0;  // that stored the newest
   };
 
   template <typename Visit>
@@ -323,8 +352,10 @@ class States {
     for (size_t i = ring.seen.size(); i-- > ring.oldest;) visit(ring.seen[i]);
   }
 
+  int64_t most_, count_ = 0;
   Map<int32_t> places_;  // in `rings_`, from 1 on
   std::vector<Ring> rings_;
+  std::vector<int32_t> free_;
 };
 
 // ---- memories ----------------------------------------------------------------------------------
@@ -347,8 +378,17 @@ struct Learned {  // of one request, under keys of one length
 
 class Memory {
  public:
-  Memory(int64_t width, const Table& tokens, const Table& phrases, int64_t most)
-      : rows(width), token_table_(tokens), phrase_table_(phrases), index_(phrases), most_(most) {}
+  Memory(int64_t width, const Table& tokens, const Table& phrases, int64_t most, int64_t most_seen,
+         int64_t all_seen)
+      : rows(width),
+        seen(most_seen),
+        prompted(most_seen),
+        token_table_(tokens),
+        phrase_table_(phrases),
+        index_(phrases),
+        most_(most),
+        most_seen_(most_seen),
+        all_seen_(all_seen) {}
 
   Rows rows;
   Learned pairs, triples;
@@ -438,13 +478,16 @@ class Memory {
     }
   }
 
-  void forget_request() {
+  // Forgets the one before.
+  void begin_request() {
     for (Learned* learned : {&pairs, &triples}) {
       learned->kept.each([&](Key, const Kept& kept) { rows.release(kept.row); });
       *learned = {};
     }
-    prompted.each([](Key, int64_t) {}, [&](const Seen& seen) { rows.release(seen.row); });
-    prompted = {};
+    const auto let_go = [&](RowId row) { rows.release(row); };
+    prompted.each([](Key, int64_t, int64_t) {}, [&](const Seen& each) { let_go(each.row); });
+    prompted = States(most_seen_);
+    seen.begin(all_seen_, let_go);
   }
 
  private:
@@ -458,7 +501,7 @@ class Memory {
 
   Table token_table_, phrase_table_;
   PhraseIndex index_;
-  int64_t most_;
+  int64_t most_, most_seen_, all_seen_;
   Map<Kept> unpacked_;
   std::deque<std::pair<Key, int64_t>> order_;
   int64_t places_ = 0;

@@ -1,9 +1,10 @@
 """RECAP (arXiv 2611.05894): the target's own predictions, recycled into a tree of guesses.
 
-Contextual memory under two- and three-token keys, token memory under one-token keys, fusion,
-best-first search and suffix continuations; DESIGN section 1 tells the method. The hot path is
-plain Python over small lists; `engine.drafters.recap_native` is the same in C++, to the last bit,
-for which sums are made number by number (Python's own `sum` is more exact from 3.12 on).
+Contextual memory under two- and three-token keys, token memory under one-token keys, what was
+predicted in similar states of the target, fusion, best-first search and suffix continuations.
+The hot path is plain Python over small lists; `engine.drafters.recap_native` is the same in C++,
+to the last bit, for which sums are made number by number (Python's own `sum` is more exact from
+3.12 on).
 """
 
 from abc import ABC, abstractmethod
@@ -68,7 +69,7 @@ KEYED = {
 SUFFIX = SOURCES.index("suffix")
 READ = 0.625
 """How probable a token of the prompt is taken to have been, of which all that is known is that it
-was written there; a number of few bits."""
+was written there; a number of few bits. It has no rivals, so that fusion is confident of it."""
 SEEDS = 16
 """A few: before a short answer more would not pay, and before a long one hardly."""
 NO_MATCH = (-1, 0)
@@ -164,6 +165,7 @@ class RecapDrafter(Recap):
         if not self.options.persistence:
             self.memory = TokenMemory()
             self._seen = StateMemory()
+        self._seen.begin()
         self._contextual = ContextualMemory()
         self._prompted = StateMemory()
         self.resume((), prompt)
@@ -365,9 +367,9 @@ class RecapDrafter(Recap):
             weigh(known.triple[0], three)
         if known.pair is not None:
             weigh(known.pair[0], two)
-        recent = self.memory.recent(context & ONE) if one else None
-        for row in recent or ():
-            weigh(row, one / len(recent or ()))
+        recent = (self.memory.recent(context & ONE) or ()) if one else ()
+        for row in recent:
+            weigh(row, one / len(recent))
         similar = None
         if before is not None:
             memories = (self._seen, self._prompted)

@@ -64,7 +64,7 @@ class _Settings(ctypes.Structure):
         ("min_probability", c_double),
         *((name, c_double) for name in ("one", "two", "three", "states")),
         ("nearness", c_double * len(NEARNESS)),
-        ("nearest", c_int64),
+        *((name, c_int64) for name in ("nearest", "most_seen", "all_seen")),
         ("read", c_double),
         *((name, c_int64) for name in ("by_confidence", "suffix", "suffix_min_match")),
         *((name, c_int64) for name in ("persistence", "phrases", "most_phrases", "width")),
@@ -310,11 +310,13 @@ class NativeRecapDrafter(Recap):
     def resume(self, kept: Sequence[int], new: Sequence[int]) -> None:
         """Read the conversation as it stands now; its contextual memory stays."""
         _library().recap_resume(self._handle)
+        self._new = len(new)
         for tokens, prompt in ((kept, False), (new, True)):
             _library().recap_read(self._handle, _numbers(tokens), len(tokens), prompt)
 
     def recognise(self, states: NDArray[np.uint64]) -> None:
         """Learn in which states the target read the prompt, as if it had predicted it."""
+        assert len(states) == self._new
         _library().recap_recognise(self._handle, _states(states), len(states))
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
@@ -387,6 +389,8 @@ def _settings(options: DrafterOptions, width: int) -> _Settings:
         three=three,
         states=options.states,
         nearest=StateMemory.NEAREST,
+        most_seen=StateMemory.MOST,
+        all_seen=StateMemory.LIMIT,
         read=READ,
         by_confidence=options.entropy_weighting,
         suffix=options.suffix,
@@ -448,6 +452,7 @@ def _rows(predictions: Predictions) -> tuple[int, int, int]:
 def _states(states: NDArray[np.uint64]) -> int:
     """Where states are."""
     assert states.flags.c_contiguous
+    assert states.flags.aligned
     assert states.dtype == np.uint64
     assert states.shape[1] == WORDS
     return _at(states)

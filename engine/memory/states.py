@@ -1,4 +1,4 @@
-"""What the target predicted in which of its states; in RAM alone.
+"""What the target predicted in which of its states; never in a memory's file.
 
 Under each token are the predictions behind it, with the state before the token, in which it was
 chosen, and the state behind it, in which the prediction was made. A prediction in a similar state
@@ -32,11 +32,13 @@ class Similar(NamedTuple):
     behind: int
 
 
-class _Kept(NamedTuple):
+class _Kept:
     """Of one token, the newest first: states before it, and what was behind it in these."""
 
-    before: deque[int]
-    behind: deque[tuple[int, Prediction]]
+    def __init__(self, most: int) -> None:
+        self.before: deque[int] = deque(maxlen=most)
+        self.behind: deque[tuple[int, Prediction]] = deque(maxlen=most)
+        self.request = 0  # that stored the newest
 
 
 class StateMemory:
@@ -44,18 +46,34 @@ class StateMemory:
 
     MOST = 64
     """Predictions of a token."""
+    LIMIT = 1 << 18
+    """Predictions of all tokens, as a request begins: some 40 MB in C++, 200 in Python."""
     NEAREST = 8
     """Predictions that are recalled."""
 
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
+        self._count = 0
+        self._request = 0
+
+    def begin(self) -> None:
+        """Another request. Where there are too many predictions, those of tokens go to which none
+        was added for longest, until there are an eighth less."""
+        self._request += 1
+        if self._count > self.LIMIT:
+            for token in sorted(self._kept, key=lambda token: (self._kept[token].request, token)):
+                if self._count <= self.LIMIT - self.LIMIT // 8:
+                    break
+                self._count -= len(self._kept.pop(token).before)
 
     def store(self, token: int, before: int, behind: int, row: Prediction) -> None:
         """One more prediction, with the target's states before and behind the token that it
         follows; in place of the oldest where there are too many."""
         kept = self._kept.get(token)
         if kept is None:
-            kept = self._kept[token] = _Kept(deque(maxlen=self.MOST), deque(maxlen=self.MOST))
+            kept = self._kept[token] = _Kept(self.MOST)
+        kept.request = self._request
+        self._count += len(kept.before) < self.MOST
         kept.before.appendleft(before)
         kept.behind.appendleft((behind, row))
 
@@ -72,7 +90,9 @@ class StateMemory:
         bits = [*map(int.bit_count, map(before.__xor__, states))]
         least = min(bits)
         farthest = least + WINDOW
-        near = [at for at, more in enumerate(bits) if more <= farthest][: cls.NEAREST]
+        near = [at for at, more in enumerate(bits) if more <= farthest]
+        if len(near) > cls.NEAREST:
+            near = sorted(near, key=bits.__getitem__)[: cls.NEAREST]
         behind = [*chain.from_iterable(kept.behind for kept in all_kept)]
         nearness = [NEARNESS[bits[at] - least] for at in near]
         total = reduce(add, nearness)

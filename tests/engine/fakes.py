@@ -30,6 +30,7 @@ class FakeTarget:
         self.logits_after = logits_after
         self.committed = list(prompt)
         self.trees: list[DraftTree] = []
+        self.logits: list[Tensor] = []
         self.asked: list[int] = []
         self._prompt = tuple(prompt)
 
@@ -43,15 +44,15 @@ class FakeTarget:
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             above = tuple(self.committed) if parent < 0 else texts[parent]
             texts.append((*above, token))
-        self._logits = torch.stack([self.logits_after(text) for text in texts])
-        return self._logits
+        self.logits.append(torch.stack([self.logits_after(text) for text in texts]))
+        return self.logits[-1]
 
     def prompt_states(self) -> NDArray[np.uint64]:
         return states_of(self.prompt_logits(range(len(self._prompt))))
 
     @property
     def hidden(self) -> Tensor:
-        return self._logits
+        return self.logits[-1]
 
     def exact(self, path: list[int]) -> list[int]:
         return path
@@ -118,6 +119,7 @@ class Scripted:
         self.text: list[int] = []
         self.depths_asked: list[int] = []
         self.learned: list[tuple[list[int], Predictions]] = []
+        self.recognised: list[NDArray[np.uint64]] = []
 
     def start(self, prompt: Sequence[int]) -> None:
         self.text = list(prompt)
@@ -126,7 +128,8 @@ class Scripted:
         self.start([*kept, *new])
 
     def recognise(self, states: NDArray[np.uint64]) -> None:
-        raise AssertionError("wants no states")
+        assert self.states, "wants none"
+        self.recognised.append(states)
 
     def seed(self, positions: Sequence[int], predictions: Predictions) -> None:
         raise AssertionError("seeds nothing")

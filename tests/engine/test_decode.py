@@ -16,6 +16,7 @@ from engine.drafters.recap import RecapDrafter
 from engine.logits import GreedyRules, Predictions
 from engine.memory.transitions import TokenMemory
 from engine.options import DrafterOptions
+from engine.states import states_of
 from engine.stats import DecodeStats
 from engine.tree import DraftTree
 from tests.engine.fakes import (
@@ -55,6 +56,27 @@ def flat(passes: Sequence[Sequence[int]]) -> list[int]:
 def right(max_depth_of_drafts: int = 99) -> Scripted:
     grow = oracle(TEXT, len(PROMPT))
     return Scripted(lambda tree, text, depth: grow(tree, text, min(depth, max_depth_of_drafts)))
+
+
+def test_a_drafter_is_told_in_which_states_the_target_predicted_what() -> None:
+    drafter = right(max_depth_of_drafts=3)
+    drafter.states = True
+    _, target, _ = run(drafter)
+    assert len(drafter.learned) == len(target.logits)
+    for logits, (_, predictions) in zip(target.logits, drafter.learned, strict=True):
+        assert predictions.states is not None
+        assert predictions.states.tolist() == states_of(logits).tolist()
+    seed(target, drafter, PROMPT, NEVER)
+    (recognised,) = drafter.recognised
+    assert recognised.tolist() == target.prompt_states().tolist()
+
+
+def test_a_drafter_that_wants_no_states_gets_none() -> None:
+    drafter = right()
+    _, target, _ = run(drafter)
+    seed(target, drafter, PROMPT, NEVER)
+    assert all(predictions.states is None for _, predictions in drafter.learned)
+    assert drafter.recognised == []
 
 
 def test_plain_decoding_commits_one_token_a_pass() -> None:

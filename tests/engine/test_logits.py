@@ -93,8 +93,9 @@ def test_ids_of_a_large_vocabulary_come_through_exactly() -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_what_a_device_sends_is_what_a_cpu_finds(wanted: bool) -> None:
-    rows, hidden = torch.randn(5, 300_000), torch.randn(5, 70) if wanted else None
+@pytest.mark.parametrize("n", [1, 5])
+def test_what_a_device_sends_is_what_a_cpu_finds(n: int, wanted: bool) -> None:
+    rows, hidden = torch.randn(n, 300_000), torch.randn(n, 70) if wanted else None
     expected = predict(rows, 4, hidden)
     ids, probs = map(torch.from_numpy, (expected.top_ids, expected.top_probs))
     sent = in_one_transfer(rows, ids, probs, hidden)
@@ -105,6 +106,7 @@ def test_what_a_device_sends_is_what_a_cpu_finds(wanted: bool) -> None:
         if ours is not None:
             assert ours.dtype == theirs.dtype
             assert ours.flags.c_contiguous
+            assert ours.flags.aligned
             assert ours.tolist() == theirs.tolist()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -144,7 +145,7 @@ def test_reading_the_rest_gives_the_logits_of_reading_it_all(zoo: Zoo, family: s
         logits = target.prefill(prompt, room=4, rest=rest)
         ours.text, kept = prompt.input_ids[0].tolist(), rest.kept
     end = both[1].input_ids.shape[1] - 1
-    inside = target.prompt_logits([0, end - kept])
+    inside, states = target.prompt_logits([0, end - kept]), target.prompt_states()
     # LLaVA-OneVision looks at a picture in less detail where there are several: all is read anew.
     assert kept > (0 if family == "llava_onevision" else both[0].input_ids.shape[1] / 2)
 
@@ -153,3 +154,5 @@ def test_reading_the_rest_gives_the_logits_of_reading_it_all(zoo: Zoo, family: s
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
     theirs = whole.prompt_logits([kept, end])
     torch.testing.assert_close(inside, theirs, rtol=0, atol=1e-6)
+    differing = np.unpackbits((states ^ whole.prompt_states()[kept:]).view(np.uint8))
+    assert differing.mean() < 1e-3, "the signs of what is nearly zero"

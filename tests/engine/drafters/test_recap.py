@@ -253,6 +253,95 @@ def test_pictures_are_not_read_as_text() -> None:
     assert paths(recap.propose(1)) == {(4,): "token"}
 
 
+def test_a_guess_is_looked_up_in_the_state_that_it_is_taken_to_lead_to() -> None:
+    recap = drafter(phrases=False, specificity=(0, 0, 0))
+    recap.start([2])
+    recap.recognise(some_states(HERE))
+    recap.observe([3])
+    for token in (4, 5):  # behind 3 in HERE comes 4, and behind 4 in ELSEWHERE comes 5
+        recap.propose(0)
+        recap.learn([0], in_states(predicted([(token, 0.9), (9, 0.05)]), ELSEWHERE))
+        recap.observe([token])
+    recap.start([2])
+    recap.recognise(some_states(HERE))
+    recap.observe([4])
+    recap.propose(0)
+    recap.learn([0], in_states(predicted([(6, 0.9), (9, 0.05)]), ELSEWHERE))
+    assert guesses(recap, NEAR_HERE, 2)[0] == 4
+    drafted = paths(recap.propose(2))
+    assert (4, 5) in drafted
+    assert (4, 6) not in drafted
+
+
+def told_twice(**options: Any) -> RecapDrafter:
+    """That behind 3 comes 4 if it was chosen in HERE, and later that 6 comes in ELSEWHERE."""
+    recap = drafter(phrases=False, **options)
+    told(recap, HERE, 4, 5)
+    told(recap, ELSEWHERE, 6, 7)
+    return recap
+
+
+def first_guess(recap: RecapDrafter) -> int:
+    return recap.propose(1).tokens[1]
+
+
+def test_the_state_behind_an_accepted_path_is_the_last_node_s() -> None:
+    recap = told_twice()
+    taught(recap, [8], [(9, 0.9), (10, 0.05)])
+    for behind, expected in ((HERE, 4), (ELSEWHERE, 6)):
+        recap.start([2])
+        recap.recognise(some_states(ELSEWHERE))
+        recap.observe([8])
+        tree = recap.propose(1)
+        accepted = tree.tokens.index(9)
+        states = [HERE if behind == ELSEWHERE else ELSEWHERE] * len(tree)
+        states[accepted] = behind
+        rows = [[(3, 0.9), (2, 0.05)]] * len(tree)
+        recap.learn([0, accepted], in_states(predicted(*rows), *states))
+        recap.observe([9, 3])
+        assert first_guess(recap) == expected
+
+
+def test_a_node_was_chosen_in_its_parent_s_state() -> None:
+    recap = drafter(phrases=False)
+    taught(recap, [8], [(9, 0.9), (10, 0.05)])
+    recap.start([2])
+    recap.recognise(some_states(ELSEWHERE))
+    recap.observe([8])
+    tree = recap.propose(1)
+    rows = [[(9, 0.9), (2, 0.05)]] * len(tree)
+    rows[tree.tokens.index(9)] = [(5, 0.9), (2, 0.05)]
+    recap.learn([0], in_states(predicted(*rows), *[HERE] * len(tree)))
+    recap.start([2])
+    recap.recognise(some_states(ELSEWHERE))
+    recap.observe([9])
+    recap.propose(0)
+    recap.learn([0], in_states(predicted([(7, 0.9), (2, 0.05)]), HERE))
+    recap.start([2])
+    recap.recognise(some_states(NEAR_HERE))
+    recap.observe([9])
+    assert first_guess(recap) == 5
+
+
+def test_what_the_target_predicts_in_the_prompt_is_known_by_its_state() -> None:
+    recap = drafter(phrases=False)
+    recap.start([2, 3, 8])
+    recap.recognise(some_states(HERE, ELSEWHERE, ELSEWHERE))
+    recap.seed([1], predicted([(4, 0.9), (5, 0.05)]))
+    told(recap, ELSEWHERE, 6, 7)
+    assert guesses(recap, NEAR_HERE, 2)[0] == 4
+
+
+def test_a_state_is_not_that_of_another_text() -> None:
+    recap = told_twice()
+    recap.start([2])
+    recap.recognise(some_states(HERE))
+    recap.observe([3])
+    assert first_guess(recap) == 4
+    recap.resume([2], [3])
+    assert first_guess(recap) == 6, "nothing is known of its state, and 6 is newer"
+
+
 def test_a_guess_is_taken_to_lead_where_its_token_led_before() -> None:
     recap = drafter(phrases=False, specificity=(0, 0, 0))
     recap.start([2])
@@ -274,13 +363,18 @@ def test_states_of_earlier_requests_are_forgotten_where_nothing_may_outlive_them
 
 
 def test_without_states_it_learns_what_it_can() -> None:
-    recap = drafter()
-    told(recap, HERE, 4, 5)
-    recap.observe([3])
+    recap = told_twice()
+    recap.start([2])
+    recap.recognise(some_states(HERE))
+    recap.observe([8])
     recap.propose(0)
-    recap.learn([0], predicted([(6, 0.9), (7, 0.05)]))
+    recap.learn([0], predicted([(3, 0.9), (7, 0.05)]))
     recap.observe([3])
-    assert (6,) in paths(recap.propose(1))
+    assert first_guess(recap) == 6, "not what the state before the last one recalls"
+    recap.propose(0)
+    recap.learn([0], predicted([(9, 0.9), (7, 0.05)]))
+    recap.observe([3])
+    assert first_guess(recap) == 9
 
 
 def test_longer_keys_of_earlier_requests_stand_in_for_this_one_s() -> None:

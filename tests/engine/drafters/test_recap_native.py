@@ -18,6 +18,7 @@ from engine.drafters.recap import Recap, RecapDrafter
 from engine.drafters.recap_native import NativeRecapDrafter, quickened
 from engine.drafters.registry import METHODS
 from engine.logits import Predictions
+from engine.memory.states import StateMemory
 from engine.memory.table import Tables
 from engine.memory.transitions import PhraseMemory, TokenMemory
 from engine.options import DrafterOptions
@@ -138,8 +139,12 @@ def some_path(chance: Random, tree: DraftTree, choices: Sequence[int]) -> list[i
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_trees_and_what_is_learned_are_those_of_python(seed: int, clock: list[float]) -> None:
+def test_trees_and_what_is_learned_are_those_of_python(
+    seed: int, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = Random(seed)
+    for name, values in (("MOST", (3, 64)), ("LIMIT", (50, 300, 1 << 18))):
+        monkeypatch.setattr(StateMemory, name, chance.choice(values))
     options, vocab = drawn_options(chance), chance.choice([12, 30, 80])
     pictures = chance.choice([frozenset[int](), frozenset({5})])
     slope, bend = chance.choice([0.01, 0.05, 0.2]), chance.choice([1, 1, 3])

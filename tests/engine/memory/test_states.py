@@ -61,6 +61,29 @@ def test_a_few_predictions_are_recalled_the_newest_of_those_that_count() -> None
     assert numbers(found) == list(range(most + 2, 2, -1))
 
 
+def test_of_more_that_count_the_most_similar_are_recalled() -> None:
+    most = StateMemory.NEAREST
+    found = similar(0, remembered(0, *[bits(WINDOW)] * most, bits(3)))
+    assert numbers(found) == [0, most + 1, *range(most, 2, -1)]
+    found = similar(0, remembered(*[bits(WINDOW)] * most), remembered(0))
+    assert numbers(found)[0] == 0
+    assert max(found.shares) == found.shares[0]
+
+
+def test_tokens_to_which_nothing_was_added_for_longest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = StateMemory()
+    for token in (1, 2, 3, 1):
+        memory.begin()
+        for state in range(3):
+            memory.store(token, state, 0, predicted(9))
+    monkeypatch.setattr(StateMemory, "LIMIT", 8)
+    memory.begin()
+    known = [StateMemory.similar((memory,), token, 0) is not None for token in (1, 2, 3)]
+    assert known == [True, False, False]
+
+
 def test_the_newest_are_kept_of_each_token() -> None:
     memory = remembered(0, *[bits(20)] * StateMemory.MOST)
     memory.store(TOKEN + 1, 0, 0, predicted(9))
