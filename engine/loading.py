@@ -136,7 +136,8 @@ def load_model(
     `auto` picks CUDA, then Apple's MPS, then the CPU; and of dtypes the checkpoint's own, except
     that a CPU without bfloat16 instructions, and the demo model, which is too small to gain from
     them, compute in float32. With a device map accelerate spreads the layers over all devices.
-    On a CPU a model is packed where that pays (`engine.packing`), with `spare` if asked.
+    On a CPU a model is packed where that pays (`engine.packing`), with `spare` if asked, and weights
+    stay in half precision under floats where they can (`engine.narrowing`).
 
     Raises:
         UsageError: the device is not there, or is named although a device map chooses.
@@ -191,17 +192,14 @@ def _weights(
     if device_map or quantised:
         return load(auto)
     narrow = narrow_dtype(own_dtype(config), computed, place)
-    if narrow is None or spare:
-        model = load(auto)
-    else:
+    if narrow:
         classes = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if vision else MODEL_FOR_CAUSAL_LM_MAPPING
-        model = load(narrowed(classes[type(config)], narrow))
-    if narrow and holds(reader.source, narrow):
-        pack(model, spare=spare, narrow=narrow)
-        return model
-    if narrow and not spare:
-        model = load(auto)
-    model = model.to(place)
+        model = load(auto if spare else narrowed(classes[type(config)], narrow))
+        if holds(reader.source, narrow):
+            pack(model, spare=spare, narrow=narrow)
+            return model
+        del model  # its config does not say what the files hold
+    model = load(auto).to(place)
     if worth_packing(model):
         pack(model, spare=spare, lay_out=worth_laying_out(model))
     return model

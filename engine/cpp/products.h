@@ -192,10 +192,8 @@ void multiply_piece(const Piece<K>& piece, int64_t count) {
   const int64_t parts = std::max(at::divup(count, kMost), count > kAlone ? int64_t{2} : int64_t{1});
   if (parts >= N) {
     multiply_in<K, N, 1>(parts, piece, count);
-  } else if (parts >= 2) {
+  } else {  // four outputs are for rows of two tiles at least
     multiply_in<K, N, 2>(parts, piece, count);
-  } else {
-    multiply_in<K, N, N>(parts, piece, count);
   }
 }
 
