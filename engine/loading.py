@@ -136,8 +136,8 @@ def load_model(
     `auto` picks CUDA, then Apple's MPS, then the CPU; and of dtypes the checkpoint's own, except
     that a CPU without bfloat16 instructions, and the demo model, which is too small to gain from
     them, compute in float32. With a device map accelerate spreads the layers over all devices.
-    On a CPU a model is packed where that pays (`engine.packing`), with `spare` if asked, and weights
-    stay in half precision under floats where they can (`engine.narrowing`).
+    On a CPU a model is packed where that pays (`engine.packing`), with `spare` if asked; under
+    floats, weights stay in half precision where they can (`engine.narrowing`).
 
     Raises:
         UsageError: the device is not there, or is named although a device map chooses.
