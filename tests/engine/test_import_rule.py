@@ -32,7 +32,7 @@ LAYERS = (
         "processors",
         "control_tokens",
     },
-    {"fusion", "prompts", "demo"},
+    {"fusion", "prompts", "demo", "narrowing"},
     {"prefix", "passes", "layers"},
     {"operators"},
     {"compiled"},
