@@ -47,7 +47,7 @@ def use_operators(target: Target, *, drafting: bool = False) -> Iterator[Notice]
         return
     there = kernels.library_file().exists()
     if not there:
-        yield Notice("building operators for this CPU; some seconds, once")
+        yield Notice("building operators for this CPU; up to a minute, once")
     started = perf_counter()
     try:
         if serving:

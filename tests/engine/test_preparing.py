@@ -33,7 +33,7 @@ def test_building_is_said_before_and_behind(
 ) -> None:
     notices = prepare(target, compile=False)
     monkeypatch.setattr(kernels, "load", lambda: pytest.fail("before it was said"))
-    assert next(notices).message == "building operators for this CPU; some seconds, once"
+    assert next(notices).message == "building operators for this CPU; up to a minute, once"
     monkeypatch.undo()
     assert [notice.message[:8] for notice in notices] == ["built in"]
     assert target.form == "operators"
