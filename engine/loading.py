@@ -192,13 +192,13 @@ def _weights(
     if device_map or quantised:
         return load(auto)
     narrow = narrow_dtype(own_dtype(config), computed, place)
-    if narrow:
+    if narrow and holds(reader.source, narrow) is not False:
         classes = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if vision else MODEL_FOR_CAUSAL_LM_MAPPING
         model = load(auto if spare else narrowed(classes[type(config)], narrow))
         if holds(reader.source, narrow):
             pack(model, spare=spare, narrow=narrow)
             return model
-        del model  # its config does not say what the files hold
+        del model  # the files, which are here now, hold something else, or do not tell
     model = load(auto).to(place)
     if worth_packing(model):
         pack(model, spare=spare, lay_out=worth_laying_out(model))

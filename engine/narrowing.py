@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
-from safetensors import safe_open
+from huggingface_hub import constants, try_to_load_from_cache
+from orjson import loads
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from engine import kernels
@@ -54,27 +54,52 @@ def narrowed(model_class: type[Any], dtype: torch.dtype) -> type[Any]:
     return type(model_class.__name__, (model_class,), same)
 
 
-def holds(source: str, dtype: torch.dtype) -> bool:
-    """Whether all matrices of a checkpoint are of this type, in files that tell.
+def holds(source: str, dtype: torch.dtype) -> bool | None:
+    """Whether all matrices of a checkpoint's language part are of this type.
 
     Args:
-        source: a folder, or an id on the Hub whose files are in the cache.
+        source: a folder, or an id on the Hub.
+
+    Returns:
+        None where its files are not here, or do not tell.
     """
     try:
-        folder = (
-            source if Path(source).is_dir() else snapshot_download(source, local_files_only=True)
-        )
-    except LocalEntryNotFoundError:
-        return False
-    files = sorted(Path(folder).glob("*.safetensors"))
-    return bool(files) and all(_matrices(file) <= {_STORED[dtype]} for file in files)
+        files = _weight_files(source)
+        return all(_matrices(file) <= {_STORED[dtype]} for file in files) if files else None
+    except (OSError, ValueError, KeyError, SafetensorError):  # loading them says what is wrong
+        return None
+
+
+def _weight_files(source: str) -> list[Path]:
+    """The safetensors that transformers loads; a folder may hold others."""
+    if whole := _file_of(source, constants.SAFETENSORS_SINGLE_FILE):
+        return [whole]
+    if index := _file_of(source, constants.SAFETENSORS_INDEX_FILE):
+        return [
+            index.parent / name for name in set(loads(index.read_bytes())["weight_map"].values())
+        ]
+    return []
+
+
+def _file_of(source: str, name: str) -> Path | None:
+    """A file of a folder, or of an id on the Hub if it is in the cache."""
+    if Path(source).is_dir():
+        file = Path(source, name)
+        return file if file.exists() else None
+    cached = try_to_load_from_cache(source, name)
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _matrices(file: Path) -> set[str]:
-    """The types of a file's matrices, as safetensors names them."""
+    """The types of a file's matrices of numbers, as safetensors names them, but vision towers'."""
     with safe_open(file, "pt") as tensors:
-        slices = map(tensors.get_slice, tensors.keys())
-        return {tensor.get_dtype() for tensor in slices if len(tensor.get_shape()) == 2}
+        slices = [
+            tensors.get_slice(name)
+            for name in tensors.keys()  # noqa: SIM118  # it is no mapping
+            if "vision" not in name and "visual" not in name
+        ]
+    matrices = {each.get_dtype() for each in slices if len(each.get_shape()) == 2}
+    return {kind for kind in matrices if "F" in kind}
 
 
 def _linears(model: Any) -> Iterator[nn.Linear]:

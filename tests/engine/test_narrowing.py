@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from engine import kernels
 from engine.families import FAMILIES
@@ -16,6 +17,7 @@ from engine.loading import LoadedModel, load_model
 from engine.narrowing import holds, narrow_dtype
 from engine.operators import unpacked
 from engine.packing import PackedLinear, parameter_count
+from tests.engine.test_loading import put
 from tests.zoo import Zoo, answers, conversations, generated, session
 
 CPU = torch.device("cpu")
@@ -138,5 +140,85 @@ def test_without_a_compiler_they_are_widened_as_they_are_loaded(
 
 
 def test_what_holds_no_safetensors_does_not_tell(tmp_path: Path) -> None:
-    assert not holds(str(tmp_path), torch.bfloat16)
-    assert not holds("nobody/nothing", torch.bfloat16)
+    assert holds(str(tmp_path), torch.bfloat16) is None
+    assert holds("nobody/nothing", torch.bfloat16) is None
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[type]:
+    """The classes of models that are loaded, once for each time."""
+    loaded: list[type] = []
+    original = PreTrainedModel.from_pretrained.__func__
+
+    def noted(cls: type, *args: Any, **kwargs: Any) -> Any:
+        loaded.append(cls)
+        return original(cls, *args, **kwargs)
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(noted))
+    return loaded
+
+
+def sharded(folder: str) -> None:
+    """Its weights in several files, as large models have them."""
+    path = Path(folder)
+    weights = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    names = sorted(weights)
+    where: dict[str, str] = {}
+    for i, some in enumerate((names[::2], names[1::2]), start=1):
+        file = f"model-0000{i}-of-00002.safetensors"
+        save_file({name: weights[name] for name in some}, path / file, {"format": "pt"})
+        where |= dict.fromkeys(some, file)
+    index = {"metadata": {"total_size": 0}, "weight_map": where}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_a_sharded_checkpoint_is_loaded_once_whatever_else_the_folder_holds(
+    zoo: Zoo, tmp_path: Path, loads: list[type]
+) -> None:
+    folder = halved(zoo.folder_of("llama", None), tmp_path / "model", torch.bfloat16)
+    sharded(folder)
+    save_file({"lora": torch.zeros(2, 2)}, Path(folder, "adapter_model.safetensors"))
+    Path(folder, "consolidated.safetensors").write_text("version https://git-lfs.github.com")
+    loaded = load_model(folder, "cpu", "float32")
+    assert {layer.weights.narrow for layer in packed(loaded.model)} == {torch.bfloat16}
+    assert len(loads) == 1
+    assert answers(session(loaded), vision=False) == reference(loaded, "llama")
+
+
+def test_of_a_model_in_the_cache_the_files_that_are_read_tell(
+    zoo: Zoo, tmp_path: Path, loads: list[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = halved(zoo.folder_of("llama", None), tmp_path / "model", torch.bfloat16)
+    sharded(folder)
+    hub = tmp_path / "hub"
+    put(Path(folder), hub, "someone/large")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("engine.loading._hub_answers", lambda: False)
+    loaded = load_model("someone/large", "cpu", "float32")
+    assert {layer.weights.narrow for layer in packed(loaded.model)} == {torch.bfloat16}
+    assert len(loads) == 1
+
+
+def test_a_checkpoint_that_is_known_to_be_wide_is_loaded_once(
+    zoo: Zoo, tmp_path: Path, loads: list[type]
+) -> None:
+    folder = halved(
+        zoo.folder_of("llama", None), tmp_path / "model", torch.bfloat16, wide="proj.weight"
+    )
+    assert not packed(load_model(folder, "cpu", "float32").model)
+    assert len(loads) == 1
+
+
+def test_only_matrices_of_numbers_and_of_the_language_part_tell(tmp_path: Path) -> None:
+    weights = {
+        "model.layers.0.weight": torch.zeros(2, 2, dtype=torch.bfloat16),
+        "model.norm.weight": torch.zeros(2),
+        "position_ids": torch.zeros(1, 2, dtype=torch.int64),
+        "vision_tower.positions": torch.zeros(2, 2),
+    }
+    save_file(weights, tmp_path / "model.safetensors")
+    assert holds(str(tmp_path), torch.bfloat16) is True
+    assert holds(str(tmp_path), torch.float16) is False
+    (tmp_path / "model.safetensors").write_bytes(b"cut short")
+    assert holds(str(tmp_path), torch.bfloat16) is None
