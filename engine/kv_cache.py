@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from engine.transfers import sent
+
 GROWTH_STEP = 256
 """Tokens by which buffers grow at least, so that growing is rare."""
 
@@ -114,9 +116,9 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         start, count = self.length, len(slots)
         moved = next((i for i, slot in enumerate(slots) if slot != i), count)
         if moved < count:
-            source = torch.tensor(slots[moved:]) + start
+            source = [start + slot for slot in slots[moved:]]
             for buffer in self.buffers:
-                kept = buffer.index_select(3, source.to(buffer.device))
+                kept = buffer.index_select(3, sent(source, buffer.device))
                 buffer[:, :, :, start + moved : start + count] = kept
         self.length = start + count
 

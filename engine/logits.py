@@ -17,7 +17,9 @@ from transformers.generation import logits_process as lp
 
 from engine import kernels
 from engine.errors import ModelError
+from engine.repetition import RepetitionPenalty
 from engine.states import packed_states, states_of
+from engine.transfers import sent
 from engine.tree import DraftTree
 
 BLOCK = 64
@@ -153,6 +155,7 @@ class GreedyRules:
         self._config = config
         self._eos_ids = list(eos_ids)
         self._processors = LogitsProcessorList()
+        self._penalty: RepetitionPenalty | None = None
 
     def start(self, prompt_tokens: int, max_tokens: int, device: torch.device) -> None:
         """Set up for a request whose prompt has this many tokens, placeholders included."""
@@ -183,54 +186,36 @@ class GreedyRules:
             made.append(lp.ExponentialDecayLengthPenalty(penalty, eos, prompt_tokens))
         if config.suppress_tokens:
             made.append(lp.SuppressTokensLogitsProcessor(config.suppress_tokens, str(device)))
+        alone = [type(each) for each in made] == [lp.RepetitionPenaltyLogitsProcessor]
+        self._penalty = RepetitionPenalty(config.repetition_penalty, device) if alone else None
         self._processors = LogitsProcessorList(made)
 
+    @torch.inference_mode()
     def apply(self, logits: Tensor, tree: DraftTree, history: Sequence[int]) -> Tensor:
-        """Process [n, vocab] float32 logits, each node seeing the tokens up to itself.
+        """Process [n, vocab] float32 logits in place, each node seeing the tokens up to itself.
 
         Args:
-            history: prompt and committed tokens, the root included.
+            history: prompt and committed tokens, the root included; within a request it grows.
+
+        Returns:
+            The same logits.
         """
+        if self._penalty:
+            self._penalty.apply(logits, tree, history)
+            return logits
         if not self._processors:
             return logits
-        if [type(each) for each in self._processors] == [lp.RepetitionPenaltyLogitsProcessor]:
-            return self._penalised(logits, tree, history)
-        logits = logits.clone()
-        past = torch.tensor(history, device=logits.device)
+        past = sent(history, logits.device)
         paths = _paths(tree)
         for depth in range(max(tree.depths) + 1):
             nodes = [node for node, at in enumerate(tree.depths) if at == depth]
-            tails = torch.tensor([paths[node] for node in nodes], device=logits.device)
-            ids = torch.cat([past.expand(len(nodes), -1), tails.view(len(nodes), depth).long()], 1)
-            rows = cast(torch.FloatTensor, logits[nodes])
-            logits[nodes] = self._processors(cast(torch.LongTensor, ids), rows)
+            tails = sent([paths[node] for node in nodes], logits.device)
+            ids = torch.cat([past.expand(len(nodes), -1), tails.view(len(nodes), depth)], 1)
+            rows = sent(nodes, logits.device)
+            scores = cast(torch.FloatTensor, logits.index_select(0, rows))
+            scores = self._processors(cast(torch.LongTensor, ids), scores)
+            logits.index_copy_(0, rows, scores)
         return logits
-
-    def _penalised(self, logits: Tensor, tree: DraftTree, history: Sequence[int]) -> Tensor:
-        """A repetition penalty alone, which many models ask for, without touching every column.
-
-        It changes the logits of tokens seen, each once however often and in whatever order they
-        were seen: so the columns of history and tree suffice, and every path may be filled up
-        with the root, which is in the history.
-        """
-        past = set(history)
-        seen = sorted(past.union(tree.tokens))
-        column = {token: i for i, token in enumerate(seen)}
-        depth, root = max(tree.depths), column[history[-1]]
-        paths = [[column[token] for token in path] for path in _paths(tree)]
-        tails = [path + [root] * (depth - len(path)) for path in paths]
-        device = logits.device
-        ids = torch.tensor([column[token] for token in past], device=device)
-        ids = torch.cat(
-            [
-                ids.expand(len(tree), -1),
-                torch.tensor(tails, device=device).view(len(tree), depth).long(),
-            ],
-            1,
-        )
-        columns = torch.tensor(seen, device=device)
-        rows = cast(torch.FloatTensor, logits.index_select(1, columns))
-        return logits.index_copy(1, columns, self._processors(cast(torch.LongTensor, ids), rows))
 
 
 def _paths(tree: DraftTree) -> list[list[int]]:

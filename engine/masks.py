@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import ROWS_STEP
+from engine.transfers import send, sent
 from engine.tree import DraftTree, visibility
 
 COLUMNS_STEP = 256
@@ -68,10 +69,10 @@ class _Masks(ABC):
         self, tree: DraftTree, places: Sequence[int], start: int, extent: int, window: int
     ) -> Tensor:
         """[n, extent] bool: which keys are not in a node's window."""
-        own = torch.tensor(tree.depths, device=self._device) + start
-        positions = torch.arange(extent, device=self._device)
-        positions[start + torch.tensor(places, device=self._device)] = own
-        return own[:, None] - positions >= window
+        own, slots = sent([tree.depths, places], self._device) + start
+        positions = torch.arange(extent, device=self._device).index_copy_(0, slots, own)
+        far: Tensor = own[:, None] - positions >= window
+        return far
 
 
 class TreeMasks(_Masks):
@@ -102,7 +103,7 @@ class TreeMasks(_Masks):
         news = np.full((len(self._full), max(self._end, end) - first), -np.inf, np.float32)
         news[:, : start - first] = 0
         news[:rows, start - first : end - first][visible] = 0
-        self._full[:, first : first + news.shape[1]] = torch.from_numpy(news)
+        send(torch.from_numpy(news), self._full[:, first : first + news.shape[1]])
         self._open, self._end = start, end
         return _cut(self._full, rows, extent)
 
@@ -122,9 +123,11 @@ class TreeMasks(_Masks):
         self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
     ) -> Tensor:
         rows, extent = full.shape[2:]
-        far = self._far(tree, places, start, extent, window).repeat(rows // len(tree), 1)
-        sliding = _cut(self._sliding, rows, extent)
-        return sliding.copy_(full).masked_fill_(far, -torch.inf)
+        sliding = _cut(self._sliding, rows, extent).copy_(full)
+        if start + max(tree.depths) >= window:
+            far = self._far(tree, places, start, extent, window).repeat(rows // len(tree), 1)
+            sliding.masked_fill_(far, -torch.inf)
+        return sliding
 
 
 class MasksByKey(_Masks):

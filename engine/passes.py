@@ -16,6 +16,7 @@ from engine.attention import evenly_summed, place_in_sum
 from engine.kv_cache import TreeCache, cache_argument
 from engine.masks import Masks, MasksByKey, TreeMasks
 from engine.packing import SAME_ROWS
+from engine.transfers import send
 from engine.tree import LANES, DraftTree, places
 
 
@@ -184,8 +185,9 @@ class VerifyPasses:
             self._numbers = self._numbers.new_empty((3, n + 64))
         positions = [position + depth for depth in tree.depths]
         slots = [start + place for place in self.places]
-        self._numbers[:, :n] = torch.tensor([tree.tokens, positions, slots])
-        ids, rotary, into = self._numbers[:, :n]
+        numbers = self._numbers[:, :n]
+        send(torch.tensor([tree.tokens, positions, slots]), numbers)
+        ids, rotary, into = numbers
         return ids[None], rotary.expand(3, 1, n) if self._mrope else rotary[None], into
 
 

@@ -16,9 +16,10 @@ ENGINE, CLI = Path(engine.__file__).parent, Path(recap_cli.__file__).parent
 # From below to above: a module imports only from layers before its own.
 LAYERS = (
     {"errors", "files", "machine", "substitutes"},
-    {"image_sources", "catalogue", "device_memory", "kernels"},
+    {"image_sources", "catalogue", "device_memory", "kernels", "transfers"},
     {"norms", "states"},
     {"options", "tree", "families", "images", "sizes", "turns", "packages"},
+    {"repetition"},
     {
         "stats",
         "memory",

@@ -1,6 +1,7 @@
 """Choices and top k against torch, and the generation config's rules against transformers' own."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -181,15 +182,30 @@ def test_every_node_s_logits_are_processed_as_if_its_path_were_the_text(
 ) -> None:
     tree = bushy()
     rows = torch.randn(len(tree), VOCAB, generator=torch.Generator().manual_seed(0))
-    before = rows.clone()
     rules = GreedyRules(GenerationConfig(**asked), EOS)
     rules.start(PROMPT_TOKENS, MAX_TOKENS, CPU)
-    processed = rules.apply(rows, tree, HISTORY)
+    processed = rules.apply(rows.clone(), tree, HISTORY)
     theirs: Any = LogitsProcessorList(processors)
     for node in range(len(tree)):
         text = torch.tensor([text_at(tree, node)])
         assert torch.equal(processed[node], theirs(text, rows[node : node + 1].clone())[0])
-    assert torch.equal(rows, before), "the target's own logits are left as they are"
+
+
+def test_a_penalty_follows_the_text_from_pass_to_pass_and_from_request_to_request() -> None:
+    rules = GreedyRules(GenerationConfig(repetition_penalty=1.3), EOS)
+    theirs = lp.RepetitionPenaltyLogitsProcessor(1.3)
+    tree = bushy()
+    rows = torch.randn(len(tree), VOCAB, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        rules.start(PROMPT_TOKENS, MAX_TOKENS, CPU)
+        for length in (3, 6, len(HISTORY)):
+            history = HISTORY[:length]
+            tree = replace(bushy(), tokens=[history[-1], *bushy().tokens[1:]])
+            processed = rules.apply(rows.clone(), tree, history)
+            for node in range(len(tree)):
+                text = torch.tensor([history + text_at(tree, node)[len(HISTORY) :]])
+                expected = theirs(text, cast(torch.FloatTensor, rows[node : node + 1].clone()))
+                assert torch.equal(processed[node], expected[0])
 
 
 def test_rules_of_one_request_do_not_count_into_the_next() -> None:
@@ -197,16 +213,16 @@ def test_rules_of_one_request_do_not_count_into_the_next() -> None:
     rows = torch.zeros(1, VOCAB)
     root = DraftTree([4])
     rules.start(len(HISTORY), MAX_TOKENS, CPU)
-    assert rules.apply(rows, root, HISTORY)[0, EOS].tolist() == [-torch.inf] * 2
+    assert rules.apply(rows.clone(), root, HISTORY)[0, EOS].tolist() == [-torch.inf] * 2
     rules.start(len(HISTORY) - 3, MAX_TOKENS, CPU)
-    assert rules.apply(rows, root, HISTORY)[0, EOS].tolist() == [0, 0]
+    assert rules.apply(rows.clone(), root, HISTORY)[0, EOS].tolist() == [0, 0]
 
 
 def test_a_config_that_asks_for_nothing_changes_nothing() -> None:
     rules = GreedyRules(GenerationConfig(repetition_penalty=1.0, do_sample=True, top_k=5), EOS)
     rules.start(PROMPT_TOKENS, MAX_TOKENS, CPU)
     rows = torch.randn(7, VOCAB)
-    assert torch.equal(rules.apply(rows, bushy(), HISTORY), rows)
+    assert torch.equal(rules.apply(rows.clone(), bushy(), HISTORY), rows)
 
 
 @pytest.mark.parametrize(
