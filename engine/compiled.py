@@ -134,13 +134,15 @@ class CapturedForward:
     """A forward as CUDA graphs, one for each shape of a pass.
 
     A graph reads and writes where its capture did. What passes read lies in kept buffers; when one
-    of those has moved or has other strides, or the cache's, all graphs are captured again.
+    of those has moved or has other strides, or the cache's, all graphs are captured again. They
+    share the memory of what they compute on the way: results are read before another one runs.
     """
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]] = {}
         self._layouts: list[tuple[int, tuple[int, ...]]] = []
+        self._pool: Any = None
 
     def __call__(
         self, ids: Tensor, positions: Tensor, masks: Masks, cache: TreeCache
@@ -152,6 +154,8 @@ class CapturedForward:
         if layouts != self._layouts:
             self._graphs.clear()
             self._layouts = layouts
+            # That of graphs that are gone cannot be used again.
+            self._pool = torch.cuda.graph_pool_handle()
         shape = (ids.shape[1], _each(masks)[0].shape[-1])
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(ids, positions, masks, cache)
@@ -175,7 +179,7 @@ class CapturedForward:
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=self._pool):
                 results = self._forward(ids, positions, masks, cache)
         except RuntimeError as error:
             if ran_out(error):

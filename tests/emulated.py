@@ -289,6 +289,7 @@ def emulated(kind: str) -> Iterator[Emulated]:
         patch.setattr("torch.cuda.get_device_name", lambda _: "none")
         patch.setattr("torch.cuda.CUDAGraph", _Graph)
         patch.setattr("torch.cuda.graph", _captured)
+        patch.setattr("torch.cuda.graph_pool_handle", object)
         patch.setattr("torch.cuda.Stream", _Stream)
         patch.setattr("torch.cuda.current_stream", _Stream)
         patch.setattr("torch.cuda.stream", lambda _: ExitStack())
@@ -300,7 +301,8 @@ def emulated(kind: str) -> Iterator[Emulated]:
 
 
 @contextmanager
-def _captured(graph: _Graph) -> Iterator[None]:
+def _captured(graph: _Graph, pool: object) -> Iterator[None]:
+    assert pool is not None
     there = _current()
     there.capturing = graph
     try:

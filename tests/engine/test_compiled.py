@@ -306,6 +306,7 @@ def test_a_graph_is_captured_once_a_shape_and_again_when_its_buffers_moved(
         return SimpleNamespace(replay=lambda: None), (torch.tensor(len(captured)), ids)
 
     monkeypatch.setattr(CapturedForward, "_capture", capture)
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", object)
     forward = CapturedForward(lambda *_: (torch.empty(0), torch.empty(0)))
     ids, mask, cache = torch.zeros(1, 64), torch.zeros(1, 1, 64, 1024), TreeCache(1, 0)
 
