@@ -1,9 +1,9 @@
-"""A device that is not there: its tensors are a CPU's behind a mask, for code that waits for a GPU.
+"""A GPU that is not there: its tensors are a CPU's, masked.
 
-What a GPU would refuse is refused: tensors of two devices in one operator, float64 on MPS, and, in
-what is captured as a graph, all that reaches the host. Where the host would wait is counted. What
-is computed is the CPU's, so that answers can be compared. Kernels of that device, compilers and
-speed are not emulated.
+What a GPU refuses is refused: tensors of two devices in one operator, float64 on MPS, and whatever
+reaches the host while a graph is captured. Where the host would wait is counted. What is computed
+is computed by the CPU, so that answers can be compared. Kernels, compilers and speed of a GPU are
+not emulated.
 """
 
 import ctypes
@@ -47,14 +47,11 @@ _ATTENTION = aten.scaled_dot_product_attention.default
 def register_devices(folder: Path) -> None:
     """Let this process know the devices; needs a C++ compiler."""
     source, library = folder / "devices.cpp", folder / "devices.so"
-    if not library.exists():
-        source.write_text(_GUARD)
-        includes = [f"-I{path}" for path in cpp_extension.include_paths()]
-        where = f"-L{Path(torch.__file__).parent / 'lib'}"
-        command = [kernels.compiler(), "-std=c++20", "-shared", "-fPIC", *includes, str(source)]
-        made = library.with_name(f"{library.name}.{id(source)}")
-        subprocess.run([*command, "-o", str(made), where, "-lc10"], check=True)
-        made.replace(library)
+    source.write_text(_GUARD)
+    includes = [f"-I{path}" for path in cpp_extension.include_paths()]
+    where = f"-L{Path(torch.__file__).parent / 'lib'}"
+    command = [kernels.compiler(), "-std=c++20", "-shared", "-fPIC", *includes, str(source)]
+    subprocess.run([*command, "-o", str(library), where, "-lc10"], check=True)
     ctypes.CDLL(str(library))
 
 
