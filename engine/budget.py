@@ -38,6 +38,8 @@ class PassCost:
     FEW = 4
     KNOWN = 0.5
     """What a knot must have seen to be part of the curve."""
+    TICK = 1e-9
+    """Seconds that a pass takes at least; a coarse clock may see none."""
     LEAST_RATE = 0.05
     DRIFT_RATE = 0.05
     SLOWNESS = 0.3
@@ -84,6 +86,7 @@ class PassCost:
         seen, and a little the whole curve, which so follows a longer context or a machine that
         others slow down.
         """
+        seconds = max(seconds, self.TICK)
         self.passes += 1
         if tokens > self.KNOTS[-1]:
             return

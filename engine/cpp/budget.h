@@ -18,6 +18,7 @@ namespace {
 constexpr int kKnots = 8;
 constexpr int64_t kAtKnot[kKnots] = {1, 2, 4, 8, 16, 32, 64, 128};
 constexpr int64_t kMost = kAtKnot[kKnots - 1];
+constexpr double kTick = 1e-9;  // seconds of a pass at least
 
 class PassCost {
  public:
@@ -29,7 +30,7 @@ class PassCost {
   Numbers numbers{};
   int64_t last_seen[kKnots] = {};
   double at_knots[kKnots] = {};
-  bool measured = false;
+  int64_t measured = 0;  // or 1; a bool of a damaged file would be neither
 
   PassCost() {
     for (int i = 0; i < kKnots; ++i) numbers.seconds[i] = 1 + kPriorSlope * (kAtKnot[i] - 1);
@@ -46,15 +47,16 @@ class PassCost {
     for (double& times : few.seen) times = std::min(times, kKnown);
     few.passes = passes;
     PassCost other(few);
-    other.measured = false;
+    other.measured = 0;
     return other;
   }
 
   void observe(int64_t tokens, double seconds) {
+    seconds = std::max(seconds, kTick);
     ++numbers.passes;
     if (tokens > kMost) return;
     if (!measured) {
-      measured = true;
+      measured = 1;
       const double unit = seconds / on_line(curve_, tokens);
       for (double& each : numbers.seconds) each = unit * each;
       redraw();
@@ -188,8 +190,13 @@ class Budget {
   // Whether nothing in it, which may come from a damaged file, names what is not there.
   bool sound() const {
     const auto possible = [](const PassCost& cost) { return cost.numbers.passes >= 0; };
-    return count > 0 && count < kLengths && cost_ >= 0 && cost_ < count &&
-           std::all_of(costs, costs + count, possible);
+    if (count <= 0 || count >= kLengths || cost_ < 0 || cost_ >= count) return false;
+    std::bitset<kLengths> known;  // each once, so that there is room for all others
+    for (int64_t i = 0; i < count; ++i) {
+      if (lengths[i] < 0 || lengths[i] >= kLengths || known[lengths[i]]) return false;
+      known.set(lengths[i]);
+    }
+    return std::all_of(costs, costs + count, possible);
   }
 
   void start(int64_t context) {

@@ -102,9 +102,9 @@ struct Node {
   int64_t parent, depth;
   double probability;
   const State* before;  // the state before its token, if that is known
-  const State* behind;  // the state that the target may be in behind it
-  Known known;
-  int64_t children, count;  // the first, best one, and how many
+  const State* behind = nullptr;  // the state that the target may be in behind it
+  Known known{};
+  int64_t children = 0, count = 0;  // the first, best one, and how many
 };
 
 struct Tree {  // Python's columns
@@ -381,7 +381,7 @@ class Drafter {
       const double trust = settings_.trust[std::min<int64_t>(node.match_length, kTrusts - 1)];
       const double survival = calibration_.survival(settings_.copied, trust);
       const auto found = stated_of(follower);
-      const double stated = found == stated_.end() ? 0.0 : std::min(found->second, 1.0);
+      const double stated = found == stated_.end() ? 0.0 : found->second < 1.0 ? found->second : 1.0;
       if (follower >= 0 && survival > least && survival >= calibration_.survival(kind, stated)) {
         copied = follower;
         children_.push_back({survival, follower, settings_.copied, trust});

@@ -2,6 +2,12 @@
 //
 // Vectors and threads are PyTorch's (at::vec, at::parallel_for): AVX2, AVX-512, NEON, SVE or none.
 
+// PyTorch's threads are GCC's there. Clang's begin as many, of which each takes itself for the only one
+// and does all of the work: into the same sums, or beside one that has not finished.
+#if defined(__linux__) && defined(__clang__) && defined(_OPENMP)
+#error "on Linux operators need GCC, as clang's threads are not PyTorch's; name it in CXX"
+#endif
+
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

@@ -4,6 +4,8 @@ import ctypes
 import gc
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -453,11 +455,21 @@ def test_what_was_built_and_cannot_be_loaded_is_not_kept(building: list[bytes]) 
 
 @pytest.mark.usefixtures("nothing_built")
 def test_another_compiler_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
     kernels.refusal_file().parent.mkdir(parents=True)
     kernels.refusal_file().write_text(f"{kernels.compiler()}\nso")
     assert not kernels.promising()
     monkeypatch.setenv("CXX", shutil.which(kernels.compiler()) or "")
     assert kernels.promising()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere clang's threads are PyTorch's")
+@pytest.mark.usefixtures("compiler")
+def test_clang_whose_threads_are_not_pytorch_s_is_refused() -> None:
+    command = [kernels.compiler(), "-E", "-fopenmp", "-D__clang__", str(kernels.SOURCE)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "error: #error" in ran.stderr
+    assert "need GCC" in ran.stderr
 
 
 def test_another_pytorch_or_cpu_gets_another_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from engine import kernels
 from engine.attention import NAME as TREE_ATTENTION
 from engine.families import FAMILIES
 from engine.layers import KNOWN, FusedLayer
+from engine.logits import predict
 from engine.operators import give_to_operators, unpacked
 from engine.packing import pack, parameter_count
 from engine.prompts import EncodedPrompt
@@ -101,6 +102,28 @@ def test_answers_through_fused_layers_are_those_of_transformers(zoo: Zoo, family
     expected = zoo.answers(family, torch.float32, None)
     assert answers(ours, loaded.family.vision) == expected
     assert fused(loaded.model)
+
+
+@torch.inference_mode()
+def test_threads_share_a_pass_and_do_nothing_twice() -> None:
+    sizes = {**text_sizes(40_000), "hidden_size": 1536, "num_hidden_layers": 1}
+    model = random_model(LlamaConfig(**sizes), [], seed=5)
+    model.set_attn_implementation(TREE_ATTENTION)
+    pack(model)
+    target = Target(model, FAMILIES["llama"])
+    target.use_operators()
+    assert fused(model)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            target.prefill(EncodedPrompt(torch.tensor([[1, 2, 3]]), {}, 0, ""), room=32)
+            predictions = predict(target.verify(tree_of(32, 90)), 8, target.hidden)
+        finally:
+            torch.set_num_threads(1)
+        found.append([predictions.top_ids, predictions.top_probs, target.hidden.clone()])
+    for alone, together in zip(*found, strict=True):
+        assert bool((alone == together).all())
 
 
 @DTYPES

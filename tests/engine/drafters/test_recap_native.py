@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from random import Random
@@ -263,6 +264,12 @@ def test_copies_go_their_own_ways() -> None:
     assert drafted(first, 7)[1] == 8
 
 
+def with_a_wrong_length(learned: bytes) -> bytes:
+    """Of contexts, with which the budget begins that is last in it."""
+    budget = len(learned) - int.from_bytes(learned[:8], sys.byteorder)
+    return learned[:budget] + b"\xff" * 8 + learned[budget + 8 :]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -273,6 +280,7 @@ def test_copies_go_their_own_ways() -> None:
         lambda learned: b"\xff" * len(learned),
         lambda learned: learned[:8] + b"\x7f" + learned[9:],
         lambda learned: learned[:16] + b"\x7f" + learned[17:],
+        with_a_wrong_length,
     ],
 )
 def test_a_damaged_state_is_refused(damage: Callable[[bytes], bytes]) -> None:
