@@ -154,9 +154,9 @@ class CapturedForward:
         if layouts != self._layouts:
             self._graphs.clear()
             self._layouts = layouts
-            # That of graphs that are gone cannot be used again.
-            self._pool = torch.cuda.graph_pool_handle()
         shape = (ids.shape[1], _each(masks)[0].shape[-1])
+        if not self._graphs:  # the pool of graphs that are gone, or failed, cannot be used again
+            self._pool = torch.cuda.graph_pool_handle()
         if shape not in self._graphs:
             self._graphs[shape] = self._capture(ids, positions, masks, cache)
         graph, results = self._graphs[shape]

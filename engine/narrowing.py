@@ -66,7 +66,7 @@ def holds(source: str, dtype: torch.dtype) -> bool | None:
     try:
         files = _weight_files(source)
         return all(_matrices(file) <= {_STORED[dtype]} for file in files) if files else None
-    except (OSError, ValueError, KeyError, SafetensorError):  # loading them says what is wrong
+    except _UNREADABLE:  # loading them says what is wrong
         return None
 
 
@@ -109,3 +109,7 @@ def _linears(model: Any) -> Iterator[nn.Linear]:
     if not any(config.tie_word_embeddings for config in configs):
         layers.append(model.get_output_embeddings())
     return (layer for layer in layers if type(layer) is nn.Linear)
+
+
+_UNREADABLE = (AttributeError, KeyError, OSError, SafetensorError, TypeError, ValueError)
+"""What damaged files, and an index that is none, raise."""
