@@ -217,6 +217,11 @@ ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_at
 RECURRENT = frozenset({"lfm2_moe", "recurrent_gemma", "rwkv", "xlstm"})  # not told by `layer_types`
 
 
+def sees(name: str) -> bool:
+    """Whether a weight of this name is a vision tower's."""
+    return "vision" in name or "visual" in name
+
+
 def family_of(config: Any) -> Family:
     """The family of a model, by its config; asked before the weights are loaded.
 

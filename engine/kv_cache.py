@@ -117,8 +117,10 @@ class TreeCache(Cache):  # type: ignore[misc]  # transformers is not typed
         moved = next((i for i, slot in enumerate(slots) if slot != i), count)
         if moved < count:
             source = [start + slot for slot in slots[moved:]]
+            devices = {buffer.device for buffer in self.buffers}
+            sources = {device: sent(source, device) for device in devices}
             for buffer in self.buffers:
-                kept = buffer.index_select(3, sent(source, buffer.device))
+                kept = buffer.index_select(3, sources[buffer.device])
                 buffer[:, :, :, start + moved : start + count] = kept
         self.length = start + count
 

@@ -29,7 +29,7 @@ from engine.catalogue import resolved
 from engine.demo import MODEL_DIR
 from engine.device_memory import ran_out
 from engine.errors import ModelError, RecapError, UsageError
-from engine.families import Family, family_of
+from engine.families import Family, family_of, sees
 from engine.files import user_path
 from engine.narrowing import holds, narrow_dtype, narrowed
 from engine.packages import ACCELERATE, is_quantised, require
@@ -210,7 +210,7 @@ def _check_complete(name: str, loaded: dict[str, Any]) -> None:
 
     Vision towers are published without layers that nobody reads; that they lack some is no fault.
     """
-    missing = [key for key in loaded["missing_keys"] if "vision" not in key and "visual" not in key]
+    missing = [key for key in loaded["missing_keys"] if not sees(key)]
     wrong = sorted(missing) + sorted(key for key, *_ in loaded["mismatched_keys"])
     if wrong:
         rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

@@ -45,25 +45,25 @@ class _Masks(ABC):
         good until the next call.
         """
         full = self._see(tree, places, start, extent)
-        masks = {kind: self._of_kind(kind, full, tree, places, start) for kind in self._kinds}
+        masks = dict.fromkeys(self._kinds, full)
+        if "sliding_attention" in masks and self._window is not None:
+            far = None
+            if start + max(tree.depths) >= self._window:
+                far = self._far(tree, places, start, extent, self._window)
+            masks["sliding_attention"] = self._slide(full, far)
         return masks if len(masks) > 1 else masks[self._kinds[0]]
-
-    def _of_kind(
-        self, kind: str, full: Tensor, tree: DraftTree, places: Sequence[int], start: int
-    ) -> Tensor:
-        if kind != "sliding_attention" or self._window is None:
-            return full
-        return self._slide(full, tree, places, start, self._window)
 
     @abstractmethod
     def _see(self, tree: DraftTree, places: Sequence[int], start: int, extent: int) -> Tensor:
         """The mask of layers without a window."""
 
     @abstractmethod
-    def _slide(
-        self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
-    ) -> Tensor:
-        """The mask of layers with one; never `full` itself, which is another case to a compiler."""
+    def _slide(self, full: Tensor, far: Tensor | None) -> Tensor:
+        """The mask of layers with one; never `full` itself, which is another case to a compiler.
+
+        Args:
+            far: as of `_far`; None where all keys are in every node's window.
+        """
 
     def _far(
         self, tree: DraftTree, places: Sequence[int], start: int, extent: int, window: int
@@ -119,14 +119,11 @@ class TreeMasks(_Masks):
             self._sliding = torch.empty_like(self._full)
         self._open = self._end = 0
 
-    def _slide(
-        self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
-    ) -> Tensor:
+    def _slide(self, full: Tensor, far: Tensor | None) -> Tensor:
         rows, extent = full.shape[2:]
         sliding = _cut(self._sliding, rows, extent).copy_(full)
-        if start + max(tree.depths) >= window:
-            far = self._far(tree, places, start, extent, window).repeat(rows // len(tree), 1)
-            sliding.masked_fill_(far, -torch.inf)
+        if far is not None:
+            sliding.masked_fill_(far.repeat(rows // len(far), 1), -torch.inf)
         return sliding
 
 
@@ -156,12 +153,10 @@ class MasksByKey(_Masks):
         rows[: visible.shape[0], : visible.shape[1]][visible] = 0
         return self._numbers[: extent * width].view(1, extent, 1, width)
 
-    def _slide(
-        self, full: Tensor, tree: DraftTree, places: Sequence[int], start: int, window: int
-    ) -> Tensor:
+    def _slide(self, full: Tensor, far: Tensor | None) -> Tensor:
         sliding = full.clone()
-        if start + max(tree.depths) >= window:
-            far = self._far(tree, places, start, full.shape[1], window).T.repeat(1, self._group)
+        if far is not None:
+            far = far.T.repeat(1, self._group)
             sliding[0, :, 0, : far.shape[1]].masked_fill_(far, -torch.inf)
         return sliding
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from engine import kernels
+from engine.families import sees
 from engine.packing import on_x86
 
 _VECTORS = ("AVX2", "AVX512")
@@ -93,12 +94,9 @@ def _file_of(source: str, name: str) -> Path | None:
 def _matrices(file: Path) -> set[str]:
     """The types of a file's matrices of numbers, as safetensors names them, but vision towers'."""
     with safe_open(file, "pt") as tensors:
-        slices = [
-            tensors.get_slice(name)
-            for name in tensors.keys()  # noqa: SIM118  # it is no mapping
-            if "vision" not in name and "visual" not in name
-        ]
-    matrices = {each.get_dtype() for each in slices if len(each.get_shape()) == 2}
+        names = [name for name in tensors.keys() if not sees(name)]  # noqa: SIM118  # it is no mapping
+        slices = map(tensors.get_slice, names)
+        matrices = {each.get_dtype() for each in slices if len(each.get_shape()) == 2}
     return {kind for kind in matrices if "F" in kind}
 
 

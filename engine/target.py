@@ -27,6 +27,7 @@ from engine.passes import (
 from engine.prefix import Rest
 from engine.prompts import EncodedPrompt
 from engine.states import states_of
+from engine.transfers import sent
 from engine.tree import DraftTree
 
 WARM_UP_TOKENS, WARM_UP_NODES = 100, 7
@@ -151,7 +152,7 @@ class Target:
     def prompt_logits(self, positions: Sequence[int]) -> Tensor:
         """[m, vocab] float32 logits after these positions of what was prefilled last."""
         assert self._prompt_hidden is not None, "prefill first"
-        rows = torch.tensor(positions, device=self._prompt_hidden.device)
+        rows = sent(positions, self._prompt_hidden.device)
         return self._text.logits(self._prompt_hidden[0].index_select(0, rows))
 
     def prompt_states(self) -> NDArray[np.uint64]:

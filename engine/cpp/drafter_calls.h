@@ -173,7 +173,9 @@ void restore(Drafter& drafter, Reader reader) {
   }
   for (States* states : {&memory.seen, &memory.prompted}) {
     const int64_t request = reader.number();
-    if (request < 0 || request == std::numeric_limits<int64_t>::max()) throw std::runtime_error("it is damaged");
+    if (request < 0 || request == std::numeric_limits<int64_t>::max()) {
+      throw std::runtime_error("it is damaged");
+    }
     for (int64_t left = reader.number(); left > 0; --left) {
       const Key token = reader.number() & kThree;
       states->request = reader.number();

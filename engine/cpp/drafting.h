@@ -96,6 +96,9 @@ struct Known {
   int64_t first = 0, second = 0, third = 0;  // kinds
 };
 
+// At most 1, to which sums of probabilities may be rounded up; so is what is no number.
+inline double claim_of(double stated) { return stated < 1.0 ? stated : 1.0; }
+
 struct Node {
   Key context;
   int64_t match_end, match_length;
@@ -381,7 +384,7 @@ class Drafter {
       const double trust = settings_.trust[std::min<int64_t>(node.match_length, kTrusts - 1)];
       const double survival = calibration_.survival(settings_.copied, trust);
       const auto found = stated_of(follower);
-      const double stated = found == stated_.end() ? 0.0 : found->second < 1.0 ? found->second : 1.0;
+      const double stated = found == stated_.end() ? 0.0 : claim_of(found->second);
       if (follower >= 0 && survival > least && survival >= calibration_.survival(kind, stated)) {
         copied = follower;
         children_.push_back({survival, follower, settings_.copied, trust});
@@ -389,7 +392,7 @@ class Drafter {
     }
     for (const auto& [token, stated] : stated_) {
       if (token == copied) continue;
-      const double claim = stated < 1.0 ? stated : 1.0;
+      const double claim = claim_of(stated);
       const double survival = calibration_.survival(kind, claim);
       if (survival > least && !is_placeholder(token)) {
         children_.push_back({survival, token, kind, claim});

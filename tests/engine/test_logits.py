@@ -194,8 +194,7 @@ def test_every_node_s_logits_are_processed_as_if_its_path_were_the_text(
 def test_a_penalty_follows_the_text_from_pass_to_pass_and_from_request_to_request() -> None:
     rules = GreedyRules(GenerationConfig(repetition_penalty=1.3), EOS)
     theirs = lp.RepetitionPenaltyLogitsProcessor(1.3)
-    tree = bushy()
-    rows = torch.randn(len(tree), VOCAB, generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(len(bushy()), VOCAB, generator=torch.Generator().manual_seed(1))
     for _ in range(2):
         rules.start(PROMPT_TOKENS, MAX_TOKENS, CPU)
         for length in (3, 6, len(HISTORY)):
